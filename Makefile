@@ -1,20 +1,24 @@
-# Two commands: `make demo` runs a real model, `make test` runs the test suite.  Both install what is missing first.
+# `make demo` runs a real model, `make test` the test suite, `make docs` builds the site.  Each installs what is missing first.
 
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test check benchmarks clean
+.PHONY: demo test docs benchmarks clean
 
 demo: $(INSTALLED)
 	$(RUN) -m compiler demo
 
 test: $(INSTALLED)
-	$(RUN) -m ruff check compiler tests examples benchmarks
-	$(RUN) -m ruff format --check compiler tests examples benchmarks
+	$(RUN) -m ruff check compiler tests examples benchmarks docs/site
+	$(RUN) -m ruff format --check compiler tests examples benchmarks docs/site
 	$(RUN) -m mypy
 	$(RUN) -m pytest -n auto --maxprocesses 4 --dist worksteal
+
+docs: $(INSTALLED)
+	$(RUN) -m pip install -q -c constraints.txt -e '.[docs]'
+	$(RUN) -m mkdocs build
 
 benchmarks: $(INSTALLED)
 	$(RUN) -m pip install -q -c constraints.txt '.[benchmarks]'
@@ -27,4 +31,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -39,7 +39,8 @@ UNFUSED_GRAPH_PASSES = f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_
 class Pipelines:
     """Default passes of a backend as text: on Graph IR, then on the lowered program.
 
-    The unfused ones make one kernel per op, the fast ones compile sooner.
+    The unfused ones make one kernel per op, the fast ones compile sooner.  `legalization` are those that a kernel needs
+    before code generation, whoever scheduled it.
     """
 
     graph: str = GRAPH_PASSES
@@ -48,6 +49,7 @@ class Pipelines:
     unfused_program: str = ""
     fast_graph: str = FAST_GRAPH_PASSES
     fast_program: str = ""
+    legalization: str = ""
 
     def chosen(self, options: Options) -> tuple[str, str]:
         """Return the passes on the graph and on the program that the user's options ask for."""

@@ -164,8 +164,8 @@ class CompiledGraph:
                 self._dynamic_failure = f"compiled for each set of sizes by itself: {error}"
         static = specialize(self.graph, self.options, {name: (n, n) for name, n in sizes.items()}, sizes)
         if self._dynamic_failure:
-            notes = (Remark("driver", "missed", self._dynamic_failure),)
-            return replace(static, default_variant=replace(static.default_variant, notes=notes))
+            variant, note = static.default_variant, Remark("driver", "missed", self._dynamic_failure)
+            return replace(static, default_variant=replace(variant, notes=(*variant.notes, note)))
         return static
 
     def _check_bounds(self, sizes: Mapping[str, int]) -> None:

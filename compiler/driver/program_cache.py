@@ -1,7 +1,7 @@
 """On-disk cache of compiled programs: what passes and code generation made of a graph, for the next process.
 
     entry ::= number of parts and length of each (8 bytes each)  pickle of `Entry`  arrays of constants
-    key   ::= hash of the graph, its constants, the target, the options that decide, and the sources of the compiler
+    key   ::= hash of the graph, its constants, the target, the options that decide, and the sources of the compiler and its plugins
 
 Constants of the graph are stored as references.  Those that passes computed are stored as they were packed, each from a
 cache line on, so that they stay where the entry is read to.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import platform
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,11 +27,13 @@ import compiler
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.ir.graph.constant import ConstantData, LazyConstant
 from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import OPS
 from compiler.ir.text.graph_printer import print_with_resources
 from compiler.ir.tile.kernel import dim_hint
 from compiler.ir.tile.program import Program
 from compiler.ir.types import TensorType
 from compiler.options import Options
+from compiler.passes.base import PASSES
 from compiler.runtime.build import Build
 from compiler.runtime.cache import Buffer, ObjectCache, object_cache_for, object_key, source_hash
 from compiler.runtime.constants import Array, keep_packed, pack_once, unpack
@@ -60,14 +63,29 @@ class Entry:
 
 
 def program_key(graph: Graph, options: Options, target: CPUTarget) -> str:
-    """Return the key of the program that `graph` becomes; equal graphs have equal keys in every process."""
+    """Return the key of the program that `graph` becomes; equal graphs have equal keys in every process.
+
+    "" if a pass or an op is declared where no file has its source, as in a notebook.
+    """
+    plugins = plugin_sources()
+    if None in plugins:
+        return ""
     text, resources = print_with_resources(graph)
     with ThreadPoolExecutor() as pool:
         digests = pool.map(lambda data: data.digest, resources.values())
         versions = [source_hash(compiler), torch.__version__, np.__version__, platform.python_version()]
     chosen = [str(getattr(options, name)) for name in DECIDING_OPTIONS]
-    parts = (text, *resources, *digests, repr(target.machine), *chosen, *versions)
+    parts = (text, *resources, *digests, repr(target.machine), *chosen, *versions, *map(str, plugins))
     return object_key(hashlib.sha256("\0".join(parts).encode()).hexdigest(), target)
+
+
+def plugin_sources() -> list[str | None]:
+    """Return digests of the loaded modules of packages that declare passes or ops, None for one without a file."""
+    rules = (f for op in OPS.values() for f in (op.type_rule, *vars(op.structure).values()) if callable(f))
+    packages = {f.__module__.split(".")[0] for f in (*PASSES.values(), *rules)} - {compiler.__name__}
+    modules = [m for name, m in sorted(sys.modules.items()) if name.split(".")[0] in packages]
+    files = [getattr(m, "__file__", None) for m in modules]
+    return [hashlib.sha256(Path(f).read_bytes()).hexdigest() if f else None for f in files]
 
 
 def store(key: str, graph: Graph, executable: CPUExecutable, options: Options, wants_small_variant: bool) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from compiler.analysis.accesses import Accesses
@@ -45,15 +45,20 @@ class Alternative:
 class Context:
     """State that the passes of one compilation share: the machine they choose for, and what they report.
 
-    `matrix_shapes` are the matrix multiply-accumulate instructions of the target.
+    `matrix_shapes` are the matrix multiply-accumulate instructions of the target, `kernel_problem` says what it cannot express.
     `kernel` names the kernel that is being worked on, if it is one; the program launches `repeated_kernels` in a loop.
     `alternatives` are what the autotuner may try.  `wants_small_variant` asks for a second program for small dynamic sizes.
     `lowered_kernels` are those that fusion lowered to compare costs, by the structural key of their body; lowering takes them over.
     `running` is the pass under way as it stands in its pipeline.
+
+    `rewrites` are the rewrites made so far, in order.  None follows the first `rewrite_limit` of them, except what later stages
+    require; with `refuses_required` not even these, for IR that is interpreted.  `limited_pass` names the only pass whose rewrites
+    the limit counts and stops ("" for all).
     """
 
     machine: Machine = field(default_factory=Machine)
     matrix_shapes: tuple[MatrixShape, ...] = ()
+    kernel_problem: Callable[[Kernel], str] = lambda kernel: ""
     remarks: Remarks = field(default_factory=Remarks)
     statistics: Counter[str] = field(default_factory=Counter)
     kernel: str = ""
@@ -62,12 +67,18 @@ class Context:
     wants_small_variant: bool = False
     lowered_kernels: dict[Hashable, Kernel] = field(default_factory=dict)
     running: Pass[Any] | None = None
+    rewrite_limit: int | None = None
+    refuses_required: bool = False
+    limited_pass: str = ""
+    rewrites: list[Remark] = field(default_factory=list)
     _accesses: Accesses | None = None
 
     @staticmethod
-    def for_target(target: Target) -> Context:
-        """Return a new context of passes that make code for `target`."""
-        return Context(target.machine or Machine(), target.matrix_shapes)
+    def for_target(target: Target, rewrite_limit: int | None = None) -> Context:
+        """Return a new context of passes that make code for `target`, in at most `rewrite_limit` rewrites."""
+        return Context(
+            target.machine or Machine(), target.matrix_shapes, target.kernel_problem, rewrite_limit=rewrite_limit
+        )
 
     def accesses(self, kernel: Kernel) -> Accesses:
         """The accesses of `kernel`, found once as long as passes leave it as it is."""
@@ -75,17 +86,44 @@ class Context:
             self._accesses = Accesses(kernel)
         return self._accesses
 
-    def applied(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
-        """Say that `pass_` changed something, and why that pays."""
-        self._remark(pass_, "applied", message, about)
+    def may_apply(
+        self,
+        pass_: Pass[Any],
+        message: str,
+        about: Node | str = "",
+        *,
+        required: bool = False,
+        remark: bool = True,
+    ) -> bool:
+        """Count the rewrite that `pass_` is about to make, and return True unless the limit is reached.
+
+        `message` says what changes and why that pays; it becomes a remark if `remark`.  A `required` rewrite is what later stages
+        need: it is counted, but made in any case.
+        """
+        if not (required and not self.refuses_required) and self._is_spent(pass_):
+            return False
+        self.rewrites.append(self._remark(pass_, "applied", message, about))
+        if remark:
+            self.remarks.add(self.rewrites[-1])
+        return True
+
+    def _is_spent(self, pass_: Pass[Any]) -> bool:
+        """Return True if the limit is reached and holds for `pass_`."""
+        if self.rewrite_limit is None or self.limited_pass not in ("", pass_.name):
+            return False
+        return sum(self.limited_pass in ("", r.pass_) for r in self.rewrites) >= self.rewrite_limit
+
+    def also_applied(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
+        """Say what else changes by the rewrite that was just allowed."""
+        self.remarks.add(self._remark(pass_, "applied", message, about))
 
     def missed(self, pass_: Pass[Any], message: str, about: Node | str = "", lost: float = 0.0) -> None:
         """Say that `pass_` left something alone, and why; `lost` estimates the seconds that this costs."""
-        self._remark(pass_, "missed", message, about, lost)
+        self.remarks.add(self._remark(pass_, "missed", message, about, lost))
 
     def note(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
         """Say anything else worth reading."""
-        self._remark(pass_, "note", message, about)
+        self.remarks.add(self._remark(pass_, "note", message, about))
 
     def count(self, pass_: Pass[Any], what: str, amount: int = 1) -> None:
         """Add to the statistic `pass: what`."""
@@ -96,9 +134,9 @@ class Context:
         others = (other and other.with_open_options(self.machine) for other in replacements)
         self.alternatives += [Alternative(self.running or pass_, other) for other in others]
 
-    def _remark(self, pass_: Pass[Any], kind: str, message: str, about: Node | str, lost: float = 0.0) -> None:
+    def _remark(self, pass_: Pass[Any], kind: str, message: str, about: Node | str, lost: float = 0.0) -> Remark:
         name, loc = (about, None) if isinstance(about, str) else (about.name or about.op.name, about.loc)
-        self.remarks.add(Remark(pass_.name, kind, message, loc, name, self.kernel, lost))
+        return Remark(pass_.name, kind, message, loc, name, self.kernel, lost)
 
 
 class Pass(ABC, Generic[IR]):
@@ -117,6 +155,12 @@ class Pass(ABC, Generic[IR]):
     def run(self, ir: IR, context: Context) -> IR:
         """The transformed IR; `ir` itself where there is nothing to do."""
 
+    def __str__(self) -> str:
+        """Return the text that a pipeline has for it: the name, and the options that differ from their defaults."""
+        values = [(f, getattr(self, f.name)) for f in pass_options(self)]
+        options = [f"{option_name(f)}={_print_value(value)}" for f, value in values if value != f.default]
+        return self.name + ("{" + ", ".join(options) + "}" if options else "")
+
     def for_machine(self, machine: Machine) -> Self:
         """Return the pass with the values of its open options."""
         values = machine_options(self, machine)
@@ -126,6 +170,22 @@ class Pass(ABC, Generic[IR]):
         """Return the pass with the options left open that are as the machine's description has them."""
         values = machine_options(self, machine)
         return replace(self, **{n: None for n, v in values.items() if getattr(self, n) == v}) if values else self  # type: ignore[type-var]
+
+
+def pass_options(pass_: Callable[..., Pass[Any]] | Pass[Any]) -> tuple[Field[Any], ...]:
+    """Return the fields of a pass that text can set."""
+    return tuple(f for f in fields(pass_) if f.init) if hasattr(pass_, "__dataclass_fields__") else ()  # type: ignore[arg-type]
+
+
+def option_name(f: Field[Any]) -> str:
+    """Return the name that text has for an option."""
+    return f.name.replace("_", "-")
+
+
+def _print_value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_print_value, value)) + "]"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def from_machine(name: str) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from compiler.codegen.backend import targets
 from compiler.options import EFFORTS, FALLBACKS, MATMUL_PRECISIONS, Options
 from compiler.report.render import PLAIN_WIDTH, render_plain
 
@@ -23,11 +24,15 @@ def add_command(
     """Add a command that runs `handler`; `text` is its help."""
     description = f"{text[:1].upper()}{text[1:]}."
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
-    parser.add_argument(
-        "--load", action="append", default=[], metavar="MODULE", help="import a module with passes or ops"
-    )
+    add_load_argument(parser)
     parser.set_defaults(command=handler)
     return parser
+
+
+def add_load_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names plugins."""
+    text = "import a module with passes, ops or targets"
+    parser.add_argument("--load", action="append", default=[], metavar="MODULE", help=text)
 
 
 def add_optional_flag(c: argparse.ArgumentParser, flag: str, metavar: str, const: str, text: str) -> None:
@@ -38,8 +43,7 @@ def add_optional_flag(c: argparse.ArgumentParser, flag: str, metavar: str, const
 def add_model_arguments(c: argparse.ArgumentParser) -> None:
     """Add the arguments of every command that takes an exported program."""
     c.add_argument("model", metavar="MODEL.pt2", help="a program saved by torch.export.save")
-    c.add_argument("--target", default="host", help="compile for host, x86-64-v4, x86-64-v3 or x86-64 (host)")
-    add_machine_argument(c)
+    add_target_arguments(c)
     c.add_argument("--unfused", action="store_true", help="one kernel per op")
     edited = "replace or edit (default,-{}) the default {} passes"
     c.add_argument("--graph-passes", default="", metavar="PIPELINE", help=edited.format("fuse", "graph"))
@@ -48,14 +52,29 @@ def add_model_arguments(c: argparse.ArgumentParser) -> None:
         "--matmul-precision", choices=MATMUL_PRECISIONS, default="f32", help="operands of f32 products (f32)"
     )
     c.add_argument("--fallback", choices=FALLBACKS, default="error", help="for operators that PyTorch must run (error)")
+    add_schedule_argument(c, "schedule kernels as in FILE: schedules, or a kernel of Tile IR (may be repeated)")
     c.add_argument("--threads", type=int, metavar="N", help="number of threads of parallel kernels")
     text = "fast: compile sooner; tune: measure alternatives of the most expensive kernels, and cache the fastest (default)"
     c.add_argument("--effort", choices=EFFORTS, default="default", help=text)
 
 
-def add_machine_argument(c: argparse.ArgumentParser) -> None:
-    """Add the argument of commands that ask the cost model."""
+def add_target_arguments(c: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose a target, registered by then, and its description for the cost model."""
+    names = ", ".join(("host", *targets()))
+    c.add_argument("--target", default="host", metavar="NAME", help=f"the machine to make code for: {names} (host)")
     c.add_argument("--machine", default="", metavar="FILE", help="describe the machine by a file that calibrate wrote")
+
+
+def add_schedule_argument(c: argparse.ArgumentParser, text: str) -> None:
+    """Add the argument that names files with schedules."""
+    c.add_argument("--schedule", action="append", default=[], metavar="FILE", help=text)
+
+
+def given_schedules(files: Sequence[str]) -> dict[str, str]:
+    """Return the file of each kernel that one of `files` schedules."""
+    from compiler.driver.given_kernels import given_names
+
+    return {name: file for file in files for name in given_names(file)}
 
 
 def options_from_args(args: argparse.Namespace) -> Options:
@@ -72,6 +91,7 @@ def options_from_args(args: argparse.Namespace) -> Options:
         matmul_precision=args.matmul_precision,
         fallback=args.fallback,
         effort=args.effort,
+        schedules=given_schedules(args.schedule),
         **passes,
     )
 

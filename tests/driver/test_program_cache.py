@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import torch
 
 import compiler
 from compiler.ir.types import Layout, PhysicalDim, TensorType, f32
+from compiler.passes import base
 from compiler.runtime.constants import pack, unpack
 from compiler.runtime.memory import ALIGNMENT
 
@@ -138,3 +140,21 @@ def test_unpack_is_the_inverse_of_pack(dims: tuple[PhysicalDim, ...]) -> None:
     array = np.arange(70, dtype=np.float32).reshape(7, 10)
     packed = np.ascontiguousarray(pack(array, Layout(dims)))
     assert np.array_equal(unpack(packed, TensorType(f32, (7, 10), Layout(dims))), array)
+
+
+def test_an_edited_plugin_is_another_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "edited_plugin.py").write_text(
+        "from compiler.ir import ops\nfrom compiler.passes.pattern import any_value, rewrite\n\nx = any_value('x')\n\n\n"
+        "@rewrite(ops.neg(ops.neg(x)))\ndef drop_neg(m):\n    return m[x]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("edited_plugin")
+    try:
+        found = [is_found(tmp_path / "cache", linear(), 5, 48) for _ in range(2)]
+        (tmp_path / "edited_plugin.py").write_text("x = None\n")
+        found.append(is_found(tmp_path / "cache", linear(), 5, 48))
+        monkeypatch.delattr(sys.modules["edited_plugin"], "__file__")
+        found += [is_found(tmp_path / "cache", linear(), 5, 48) for _ in range(2)]
+        assert found == [False, True, False, False, False]
+    finally:
+        del base.PASSES["drop-neg"]

@@ -16,7 +16,7 @@ UNFUSED_PROGRAM_PASSES = "lower-async-copies,update-in-place,delinearize,layout,
 
 TILE_PASSES = (
     "tighten-reductions,fuse-loops,online-softmax,collapse,reorder,dot-products,cache-blocking,fuse-siblings,cache-operand,"
-    "vectorize,unroll-and-jam,tile,pack,unroll,prefetch,nontemporal-stores,split-epilogue,limit-code-size,peel,parallelize,expand-math"
+    "vectorize,unroll-and-jam,tile,hoist-operand,pack,unroll,prefetch,nontemporal-stores,split-epilogue,limit-code-size,peel,parallelize,expand-math"
 )
 """Scalar loops to tiles: fuse, block and order loops, choose lanes, register tiles and layouts, split remainders, share out threads."""
 
@@ -36,6 +36,7 @@ BACKEND = Backend(
         program=f"{PROGRAM_PASSES},{TILE_PASSES}",
         unfused_program=f"{UNFUSED_PROGRAM_PASSES},{TILE_PASSES}",
         fast_program=f"{PROGRAM_PASSES},{TILE_PASSES},{FAST_EDITS}",
+        legalization="peel,expand-math",
     ),
     printers={"llvm": emit_kernel, "assembly": print_assembly},
     host=host_target,

@@ -73,9 +73,11 @@ class MergeKernels(ProgramPass):
 
         steps = expand_steps(ir.steps, rule)
         kept = {n: kernels[n] if digests[n] in shared else k for n, k in ir.kernels.items() if chosen[digests[n]] == n}
-        if merged := len(ir.kernels) - len(kept):
-            context.applied(self, f"{merged} kernels differ from others in the entries of their arguments alone")
-        return replace(ir, buffers=buffers, kernels=kept, steps=steps) if merged else ir
+        merged = len(ir.kernels) - len(kept)
+        message = f"{merged} kernels differ from others in the entries of their arguments alone"
+        if not merged or not context.may_apply(self, message):
+            return ir
+        return replace(ir, buffers=buffers, kernels=kept, steps=steps)
 
 
 def accessed_entries(kernel: Kernel) -> dict[str, Entries]:

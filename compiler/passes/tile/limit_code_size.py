@@ -31,11 +31,10 @@ class LimitCodeSize(TilePass):
         while code_size(body) > self.max_ops and (savings := dict(possible_savings(body))):
             most = max(savings, key=savings.__getitem__)
             body = tile.map_ranges(body, lambda r, _, v=most: plain_range(r) if r.var == v else r)  # type: ignore[misc]
-        if body is not ir.body:
-            context.applied(self, f"{code_size(body)} operations of code instead of {before}: smaller tiles")
-        elif before > self.max_ops:
+        if before > self.max_ops and body is ir.body:
             context.missed(self, f"{before} operations of code: its tiles hold accumulators")
-        return ir.with_body(body)
+        message = f"{code_size(body)} operations of code instead of {before}: smaller tiles"
+        return ir.with_body(body) if body is not ir.body and context.may_apply(self, message) else ir
 
 
 def possible_savings(body: Block, around: int = 1) -> Iterator[tuple[str, int]]:
