@@ -9,7 +9,7 @@
     python -m benchmarks explore_page
     python -m benchmarks survey [summarize] ...             random programs
 
-matmul, convolution, models, training, dynamic_shapes, compile_time, memory, tuning and low_precision take the options of the second form.
+matmul, convolution, models, training, dynamic_shapes, compile_time, memory, tuning, low_precision, effort and pass_times take the options of the second form.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ ROW_BENCHMARKS = (
     "low_precision",
     "contention",
     "gpu_compile",
+    "effort",
+    "pass_times",
 )
 """Modules whose `main` takes BenchmarkArguments."""
 

@@ -57,7 +57,7 @@ def cells(model: nn.Module, args: tuple[Tensor, ...]) -> list[str]:
     program = torch.export.export(model, args)
     plain = compiler.compile(program, args)
     with tempfile.TemporaryDirectory() as folder:
-        tuned = compiler.compile(program, args, options=compiler.Options(tune=True, cache=folder))
+        tuned = compiler.compile(program, args, options=compiler.Options(effort="tune", cache=folder))
     before, after = burst_medians([partial(plain, *args), partial(tuned, *args)], rounds=5, burst=0.1)
     remarks, changed = tuned.remarks.select("tune"), tuned.remarks.select("tune", "applied")
     changes = "; ".join(f"@{r.kernel} {r.message.partition(';')[0]}" for r in changed)

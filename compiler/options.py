@@ -30,6 +30,9 @@ CHECKS = (False, True, "strict")
 FALLBACKS = ("error", "eager", "strict")
 """Values of `Options.fallback`."""
 
+EFFORTS = ("fast", "default", "tune")
+"""Values of `Options.effort`, from least to most."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -44,7 +47,8 @@ class Options:
     refuses them, "eager" runs them in PyTorch, and "strict" refuses those too that always run there, such as sorting.  `freezing` makes weights constants under
     `torch.compile` too, where no gradient is asked for.  `verify` checks the IR after every pass; `check` runs it before and
     after every pass and compares the results, as far as that is possible; "strict" makes it an error where it is not.  `print_before` and `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of
-    compiled objects ("" for none).  `tune` measures the alternatives that passes propose for the most expensive kernels, and caches
+    compiled objects ("" for none).  `effort` weighs the time to compile against that of a call: "fast" takes the shorter
+    pipelines of the target and LLVM's level 1, "tune" measures the alternatives that passes propose for the most expensive kernels, and caches
     the fastest.  `schedules` maps names of kernels to what takes the place of the passes over them: a file with schedules or with a
     scheduled kernel of Tile IR, or such text of several lines.  One that computes something else is refused.  `rewrite_limit` is the
     number of rewrites after which passes make no more, to find the one that breaks a program.
@@ -66,14 +70,15 @@ class Options:
     print_before: str = ""
     print_after: str = ""
     print_after_change: bool = False
-    tune: bool = False
+    effort: str = "default"
     rewrite_limit: int | None = None
     schedules: Mapping[str, str] = field(default_factory=dict)
     cuda_graphs: bool = False
     cache: str = field(default_factory=_default_cache)
 
     def __post_init__(self) -> None:
-        for name, values in (("matmul_precision", MATMUL_PRECISIONS), ("fallback", FALLBACKS), ("check", CHECKS)):
+        choices = {"matmul_precision": MATMUL_PRECISIONS, "fallback": FALLBACKS, "check": CHECKS, "effort": EFFORTS}
+        for name, values in choices.items():
             if (given := getattr(self, name)) not in values:
                 raise OptionError(f"option {name} must be one of {', '.join(map(repr, values))}, but is {given!r}")
 

@@ -58,7 +58,7 @@ class CodeSink(Protocol):
 def pipelines_of(options: Options, target: Target) -> tuple[Pipeline, Pipeline]:
     """Return the passes over the graph and over the program that the options ask for."""
     pipelines = backend_of(target).pipelines
-    default_graph, default_program = pipelines.fused if options.fuse else pipelines.unfused
+    default_graph, default_program = pipelines.chosen(options)
     enabled = {"winograd": options.winograd, "reduce-precision": options.matmul_precision != "f32"}
     graph_passes = parse_pipeline(options.graph_passes or "default", default_graph)
     program_passes = parse_pipeline(options.tile_passes or "default", default_program)

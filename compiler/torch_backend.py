@@ -45,8 +45,8 @@ MODES: Mapping[str | None, Mapping[str, Any]] = {
     None: {},
     "default": {},
     "reduce-overhead": {"cuda_graphs": True},
-    "max-autotune": {"tune": True},
-    "max-autotune-no-cudagraphs": {"tune": True},
+    "max-autotune": {"effort": "tune"},
+    "max-autotune-no-cudagraphs": {"effort": "tune"},
 }
 """Options that each mode of `torch.compile` stands for.  On a CPU a call is one native call in every mode, so there is no overhead to reduce."""
 

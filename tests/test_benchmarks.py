@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from benchmarks import compile_time, contention, dynamic_shapes, memory, tuning
+from benchmarks import compile_time, contention, dynamic_shapes, memory, pass_times, tuning
 from benchmarks.arguments import BenchmarkArguments, parse_arguments
 from benchmarks.convolution import count_flops, layers
 from benchmarks.networks import NETWORKS
@@ -123,6 +123,13 @@ def test_the_summary_takes_the_fastest_peer() -> None:
 
     text = summarize([case("a", slow=9.0, fast=4.0), case("b", slow=3.0, fast=0.25)])
     assert "geometric mean 1.00, worst 0.25 (b, fast); ours is slower in 1 of 2" in text
+
+
+def test_passes_are_timed_on_growing_graphs() -> None:
+    for build in pass_times.GRAPHS.values():
+        small, large = build(40), build(80)
+        assert 1.5 < len(large.nodes) / len(small.nodes) < 2.5
+        assert {"fuse", "layout", "vectorize"} <= set(pass_times.pass_seconds(small))
 
 
 def test_first_results_are_timed() -> None:

@@ -163,3 +163,23 @@ def test_gradients_through_a_choice() -> None:
     for given in (x.abs(), -x.abs()):
         found = [torch.autograd.grad(m(given).square().sum(), list(model.parameters())) for m in (compiled, model)]
         torch.testing.assert_close(*found)
+
+
+class ByLength(nn.Module):
+    """A predicate on sizes, and one on a size and a number that data decides."""
+
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        longer = torch.cond(x.shape[0] > 4, lambda x: x * 2, lambda x: x - 1, (x,))
+        within: Tensor = torch.cond(n.item() < x.shape[0], lambda x: x.exp(), lambda x: -x, (longer,))
+        return within
+
+
+def test_conditions_on_sizes_are_decided_by_each_call() -> None:
+    model, limit = ByLength(), torch.tensor(3)
+    program = torch.export.export(model, (torch.randn(6, 3), limit), dynamic_shapes=({0: Dim("rows", max=64)}, None))
+    exported = compiler.compile(program, options=OPTIONS)
+    captured = torch.compile(model.forward, backend=tilewright, dynamic=True, options={"cache": ""})
+    for rows in (6, 5, 4, 3):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(exported(x, limit), model(x, limit))
+        torch.testing.assert_close(captured(x, limit), model(x, limit))

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 
+import compiler
 from compiler.codegen.backend import backend_of, target_by_name
-from compiler.errors import TargetError, VerifyError
+from compiler.errors import OptionError, TargetError, VerifyError
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import constant_node, input_node
@@ -127,3 +129,20 @@ def test_verify_checks_memory_of_the_target() -> None:
 def test_unknown_target_is_refused() -> None:
     with pytest.raises(TargetError, match="no target is called 'x86-64-v9'"):
         stages("x86-64-v9")
+
+
+def test_fast_compilation_takes_shorter_pipelines() -> None:
+    """Smaller fused groups, and so more kernels; the results are those of the default."""
+    graph = parse_graph(
+        "graph(%x0: f32[8, 16]) {" + "".join(f" %x{k + 1} = tanh %x{k}" for k in range(40)) + " return %x40 }"
+    )
+    kernels = {
+        effort: len(lower_and_schedule(graph, Options(effort=effort, cache="")).scheduled.kernels)
+        for effort in ("default", "fast")
+    }
+    assert kernels["fast"] > kernels["default"]
+    model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1)), torch.randn(4, 8)
+    fast = compiler.compile(model, (x,), options={"effort": "fast", "cache": ""})
+    torch.testing.assert_close(fast(x), model(x))
+    with pytest.raises(OptionError, match="option effort must be one of 'fast', 'default', 'tune', but is 'quick'"):
+        Options(effort="quick")

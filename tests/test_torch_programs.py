@@ -88,17 +88,19 @@ def test_programs_of_a_dead_function_are_freed() -> None:
     assert not backend._tilewright_programs
 
 
-@pytest.mark.parametrize(("mode", "tunes"), [("default", False), ("reduce-overhead", False), ("max-autotune", True)])
-def test_modes(monkeypatch: pytest.MonkeyPatch, mode: str, tunes: bool) -> None:
-    seen: list[bool] = []
+@pytest.mark.parametrize(
+    ("mode", "effort"), [("default", "default"), ("reduce-overhead", "default"), ("max-autotune", "tune")]
+)
+def test_modes(monkeypatch: pytest.MonkeyPatch, mode: str, effort: str) -> None:
+    seen: list[str] = []
     compile_graph = torch_backend.compile_graph
     monkeypatch.setattr(
         torch_backend,
         "compile_graph",
-        lambda g, o, *rest: (seen.append(o.tune), compile_graph(g, o.with_(tune=False), *rest))[1],
+        lambda g, o, *rest: (seen.append(o.effort), compile_graph(g, o.with_(effort="default"), *rest))[1],
     )
     torch.compile(lambda x: x.sin(), backend=tilewright, mode=mode)(torch.randn(4))
-    assert seen == [tunes]
+    assert seen == [effort]
 
 
 def test_an_unknown_mode_is_refused() -> None:

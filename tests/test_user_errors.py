@@ -53,6 +53,6 @@ def test_a_program_with_an_operator_of_another_library(tmp_path: Path) -> None:
 def test_dynamic_kernels_are_tuned_for_their_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.export.Dim("rows", min=1, max=400)
     monkeypatch.setattr("compiler.runtime.kernel_timer.TIME_BUDGET", 1e-3)
-    options = {"tune": True, "cache": ""}
+    options = {"effort": "tune", "cache": ""}
     compiled = compiler.compile(nn.Linear(64, 48), (torch.randn(20, 64),), dynamic_shapes=({0: rows},), options=options)
     assert compiled.remarks.select("tune")

@@ -16,6 +16,7 @@ import compiler.codegen
 from compiler.cost.machine import read_machine
 from compiler.errors import TargetError, did_you_mean
 from compiler.ir.tile.kernel import Kernel
+from compiler.options import Options
 from compiler.target import Target
 
 QUANTIZED_PASSES = "hoist-quantize,split-reductions,legalize-signedness,integer-contraction,sink-scale"
@@ -27,32 +28,36 @@ FOLDING_PASSES = "fold-scale,reduce-precision,fold,narrow-constants,expand-finit
 GRAPH_PASSES = f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_PASSES},winograd,eliminate-padding,cse,fuse"
 """Graph IR to Graph IR.  Expand composite ops, multiply bytes, fold constants, save multiplications, fuse."""
 
+FAST_GRAPH_PASSES = f"{GRAPH_PASSES},-fuse,fuse{{max-nodes=16}}"
+"""The same with smaller kernels, so that each attempt to fuse lowers less."""
+
 UNFUSED_GRAPH_PASSES = f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_PASSES},fuse{{enabled=false}}"
 """The same with one kernel for each op."""
 
 
 @dataclass(frozen=True)
 class Pipelines:
-    """Default passes of a backend as text: on Graph IR, then on the lowered program; the unfused ones make one kernel per op.
+    """Default passes of a backend as text: on Graph IR, then on the lowered program.
 
-    `legalization` are those that a kernel needs before code generation, whoever scheduled it.
+    The unfused ones make one kernel per op, the fast ones compile sooner.  `legalization` are those that a kernel needs
+    before code generation, whoever scheduled it.
     """
 
     graph: str = GRAPH_PASSES
     program: str = ""
     unfused_graph: str = UNFUSED_GRAPH_PASSES
     unfused_program: str = ""
+    fast_graph: str = FAST_GRAPH_PASSES
+    fast_program: str = ""
     legalization: str = ""
 
-    @property
-    def fused(self) -> tuple[str, str]:
-        """The passes on the graph and on the program."""
+    def chosen(self, options: Options) -> tuple[str, str]:
+        """Return the passes on the graph and on the program that the user's options ask for."""
+        if not options.fuse:
+            return self.unfused_graph, self.unfused_program
+        if options.effort == "fast":
+            return self.fast_graph, self.fast_program or self.program
         return self.graph, self.program
-
-    @property
-    def unfused(self) -> tuple[str, str]:
-        """The same, with one kernel per op."""
-        return self.unfused_graph, self.unfused_program
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.memory import align_up
 from compiler.runtime.prefaulted_arena import PrefaultedArena
 
-DECIDING_OPTIONS = ("fuse", "winograd", "matmul_precision", "graph_passes", "tile_passes", "tune")
+DECIDING_OPTIONS = ("fuse", "winograd", "matmul_precision", "graph_passes", "tile_passes", "effort")
 """Options that decide what a graph becomes."""
 
 SIZE_LIMIT = 2 << 30

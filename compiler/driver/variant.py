@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from compiler.analysis.kernel_origin import kernel_origins
 from compiler.codegen.backend import target_by_name
+from compiler.codegen.llvm.object_file import EFFORT_LEVELS
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.triton.program_sources import emit_program
 from compiler.codegen.triton.targets import GPUTarget
@@ -156,7 +157,10 @@ class BackgroundCodegen:
 
     def __init__(self, target: CPUTarget, options: Options) -> None:
         self.target, self.options = target, options
-        self.build, self.arena = Build(target, object_cache_for(options)), PrefaultedArena()
+        self.build, self.arena = (
+            Build(target, object_cache_for(options), level=EFFORT_LEVELS[options.effort]),
+            PrefaultedArena(),
+        )
         self.seconds, self.reserved_bytes = 0.0, 0
 
     def reserve(self, graph: Graph) -> None:
@@ -217,7 +221,7 @@ def _compile(plan: Plan) -> CompiledVariant:
 def untuned(options: Options, target: Target) -> tuple[Remark, ...]:
     """Return a remark where the user asks for autotuning and nothing measures the kernels of `target`."""
     why = f"kernels for {target.name} are not measured here, passes choose by the cost model"
-    return (Remark("tune", "missed", why),) if options.tune else ()
+    return (Remark("tune", "missed", why),) if options.effort == "tune" else ()
 
 
 def load_on_gpu(stages: Stages, target: GPUTarget, options: Options) -> GPUExecutable | None:
@@ -263,7 +267,7 @@ def compile_for_cpu(plan: Plan, target: CPUTarget) -> CompiledVariant:
 def scheduler(target: CPUTarget, options: Options) -> Scheduler:
     """Return what runs the passes over kernels: the autotuner where the user asks for it, with the kernels that he gives."""
     passes: Scheduler = run_pipeline
-    if options.tune:
+    if options.effort == "tune":
         passes = Tuner(target, object_cache_for(options), KernelTimer(target)).run
     return GivenKernels(passes, options.schedules, target).run if options.schedules else passes
 

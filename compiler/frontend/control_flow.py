@@ -7,11 +7,13 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
+from compiler.frontend.promotion import as_node
 from compiler.frontend.registry import ConversionError
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.partition import needs_partitioning
+from compiler.ir.types import boolean
 
 Modules: TypeAlias = Sequence[torch.fx.GraphModule]
 
@@ -31,8 +33,9 @@ class SubgraphImporter(Protocol):
 def cond(
     import_subgraphs: SubgraphImporter, predicate: Any, true_graph: Any, false_graph: Any, operands: Sequence[Any] = ()
 ) -> tuple[Node, ...]:
+    """Convert to an op; a predicate on sizes or numbers becomes a tensor of rank 0, so that a call chooses by its sizes."""
     if not isinstance(predicate, Node):
-        raise ConversionError("the predicate is not a tensor")
+        predicate = as_node(predicate, boolean)
     graphs, taken = import_subgraphs((true_graph, false_graph), operands, invariant=range(len(operands)))
     return ops.result_nodes(ops.cond(predicate, *taken, true_graph=graphs[0], false_graph=graphs[1]))
 

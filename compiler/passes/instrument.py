@@ -31,7 +31,7 @@ def ir_size(ir: AnyIR) -> int:
 
 @dataclass
 class PassTiming(PassInstrument):
-    """Record (pass, seconds, size before, size after) for every pass run."""
+    """Record (pass, CPU seconds, size before, size after) for every pass run."""
 
     rows: list[tuple[str, float, int, int]] = field(default_factory=list)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.object_file import emit_object
+from compiler.codegen.llvm.object_file import DEFAULT_LEVEL, emit_object
 from compiler.codegen.llvm.program_entry import Action, emit_program_entry
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.ir.tile.digest import kernel_digest
@@ -29,7 +29,7 @@ class Build:
     """Compiles kernels in the background; `finish` waits for all of them.
 
     `objects` holds object files by symbol, `symbols` the symbol of each kernel, and `seconds` the compile time of each
-    kernel that was not in the cache.  `kernels` are those that have been added, by name.
+    kernel that was not in the cache.  `level` is LLVM's optimization level.  `kernels` are those that have been added, by name.
     """
 
     target: CPUTarget
@@ -38,6 +38,7 @@ class Build:
     symbols: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
+    level: int = DEFAULT_LEVEL
     cache_hits: int = 0
     _pending: dict[str, Future[bytes]] = field(default_factory=dict)
     _threads: dict[str, ThreadPoolExecutor] = field(default_factory=dict)
@@ -57,7 +58,7 @@ class Build:
         symbol = self.symbols[kernel.name] = f"kernel_{digest}"
         if symbol in self.objects or symbol in self._pending:
             return
-        key = object_key(digest, self.target)
+        key = object_key(f"{digest} {self.level}", self.target)
         cached = self.cache.get(key)
         if cached is not None:
             self.objects[symbol] = cached
@@ -87,12 +88,12 @@ class Build:
         if name in self.objects:
             return
         text = emit_program_entry(name, tuple(actions), sizes, parallel)
-        self.objects[name] = emit_object(text, self.target, optimize=False)
+        self.objects[name] = emit_object(text, self.target, level=0)
 
     def _compile(self, kernel: Kernel, text: str, key: str) -> bytes:
         """Compile the LLVM IR of a kernel and store the object file in the cache."""
         start = time.perf_counter()
-        code = emit_object(text, self.target)
+        code = emit_object(text, self.target, self.level)
         self.seconds[kernel.name] += time.perf_counter() - start
         self.cache.put(key, code)
         return code

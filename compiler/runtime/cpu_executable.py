@@ -18,7 +18,7 @@ from compiler.errors import ArgumentError
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import BoundsCheck
-from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, walk_steps
+from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, view_type, walk_steps
 from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.ir.torch_types import as_tensor
 from compiler.options import Options
@@ -89,7 +89,8 @@ class CPUExecutable(Executable):
         """Return how the entry function addresses buffer `name`."""
         if name in self.program.views:
             view = self.program.views[name]
-            return entry.SubBuffer(self.buffer_address(view.buffer), view.index, self.program.buffers[name].nbytes)
+            entry_bytes = view_type(self.program.buffers[view.buffer]).nbytes
+            return entry.SubBuffer(self.buffer_address(view.buffer), view.index, entry_bytes)
         if name in self.frame_words:
             return entry.FrameSlot(self.frame_words[name])
         if self.size_names:

@@ -141,7 +141,9 @@ class GPUCallStub(CallStub):
         if isinstance(step, Copy):
             return f"{self._variable(step.target)}.copy_({self._variable(step.source)})"
         if isinstance(step, View):
-            return f"{self._variable(step.name)} = {self._variable(step.buffer)}[{index_text(step.index, counters)}]"
+            ends = (step.index,) if step.count is None else (step.index, step.stop)
+            entries = ":".join(index_text(d, counters) for d in ends)
+            return f"{self._variable(step.name)} = {self._variable(step.buffer)}[{entries}]"
         assert isinstance(step, Launch)
         arguments = [*map(self._variable, step.arguments), *map(str, self.size_arguments[step.kernel])]
         return f"{self._launcher(step.kernel)}({', '.join(arguments)})"

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from compiler.codegen.backend import targets
-from compiler.options import FALLBACKS, MATMUL_PRECISIONS, Options
+from compiler.options import EFFORTS, FALLBACKS, MATMUL_PRECISIONS, Options
 from compiler.report.render import PLAIN_WIDTH, render_plain
 
 out, err = Console(soft_wrap=True), Console(stderr=True)
@@ -54,7 +54,8 @@ def add_model_arguments(c: argparse.ArgumentParser) -> None:
     c.add_argument("--fallback", choices=FALLBACKS, default="error", help="for operators that PyTorch must run (error)")
     add_schedule_argument(c, "schedule kernels as in FILE: schedules, or a kernel of Tile IR (may be repeated)")
     c.add_argument("--threads", type=int, metavar="N", help="number of threads of parallel kernels")
-    c.add_argument("--tune", action="store_true", help="autotune the most expensive kernels (results are cached)")
+    text = "fast: compile sooner; tune: measure alternatives of the most expensive kernels, and cache the fastest (default)"
+    c.add_argument("--effort", choices=EFFORTS, default="default", help=text)
 
 
 def add_target_arguments(c: argparse.ArgumentParser) -> None:
@@ -89,7 +90,7 @@ def options_from_args(args: argparse.Namespace) -> Options:
         fuse=not args.unfused,
         matmul_precision=args.matmul_precision,
         fallback=args.fallback,
-        tune=args.tune,
+        effort=args.effort,
         schedules=given_schedules(args.schedule),
         **passes,
     )

@@ -44,7 +44,7 @@ def add_program_commands(commands: Any) -> None:
 
     c = add_command(commands, "compare", compare_model, "compare a program compiled in several ways with PyTorch eager")
     add_model_arguments(c)
-    text = """a way to compile, given once for each: fused, unfused, a pipeline of graph passes, or options with a name, as in 'wide={tune=true, tile_passes="vectorize"}' (unfused, fused)"""
+    text = """a way to compile, given once for each: fused, unfused, a pipeline of graph passes, or options with a name, as in 'wide={effort="tune", tile_passes="vectorize"}' (unfused, fused)"""
     c.add_argument("-w", "--way", dest="ways", action="append", metavar="WAY", help=text)
     c.add_argument(
         "--reference", metavar="FLOAT.pt2", help="the program that MODEL.pt2 was quantized from: its error too"

@@ -6,11 +6,9 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from compiler.errors import TransformError
-from compiler.ir import scalar
-from compiler.ir.scalar import Expr, Load
-from compiler.ir.symbolic.index_expr import Dim, var
+from compiler.ir.symbolic.index_expr import var
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.kernel import Block, For, Kernel, Local, Param, Stmt, Store
+from compiler.ir.tile.kernel import Block, For, Kernel, Local, Param, Stmt
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, bound_names, substitute_names
 from compiler.ir.types import TensorType
@@ -73,16 +71,7 @@ def without_dims(type_: TensorType, dims: Sequence[int]) -> TensorType:
 def index_without_dims(body: Block, buffer: str, dims: Sequence[int]) -> Block:
     """Remove the indices of `dims` from all accesses to `buffer`."""
 
-    def private_index(index: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        return tuple(i for d, i in enumerate(index) if d not in dims)
-
-    def rule(e: Expr) -> Expr:
-        return replace(e, index=private_index(e.index)) if isinstance(e, Load) and e.buffer == buffer else e
-
-    def stores(s: Stmt) -> Block:
-        return (replace(s, index=private_index(s.index)) if isinstance(s, Store) and s.buffer == buffer else s,)
-
-    return tile.expand_stmts(tile.map_exprs(body, lambda e: scalar.transform(e, rule)), stores)
+    return tile.map_accesses(body, buffer, lambda index: tuple(i for d, i in enumerate(index) if d not in dims))
 
 
 def remove_loops(body: Block, names: Set[str]) -> Block:

@@ -55,7 +55,7 @@ def test_code_runs():
 
 
 def test_objects_call_each_other():
-    objects = [emit_object(TWICE, host_target(), optimize=False), emit_object(ADD_ONE, host_target())]
+    objects = [emit_object(TWICE, host_target(), level=0), emit_object(ADD_ONE, host_target())]
     library = loader.link_objects(objects, ["twice"])
     x = (ctypes.c_float * 16)()
     call(library, "twice", x)

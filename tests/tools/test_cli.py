@@ -217,7 +217,7 @@ def test_tune(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     assert main(["run", str(program)]) == 0
     assert not asked
-    assert main(["run", str(program), "--tune"]) == 0
+    assert main(["run", str(program), "--effort", "tune"]) == 0
     assert asked
 
 

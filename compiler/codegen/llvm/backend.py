@@ -8,17 +8,20 @@ from compiler.codegen.llvm.object_file import emit_assembly
 from compiler.codegen.llvm.targets import CPU_TARGETS, CPUTarget, host_target
 from compiler.ir.tile.kernel import Kernel
 
-PROGRAM_PASSES = "lower-async-copies,update-in-place,compute-at,delinearize,layout"
-"""Make loops of asynchronous copies, update buffers in place, move copies into their only consumer, remove divisions from addresses, choose the layouts of intermediate tensors."""
+PROGRAM_PASSES = "lower-async-copies,update-in-place,compute-at,delinearize,layout,merge-kernels"
+"""Make loops of asynchronous copies, update buffers in place, move copies into their only consumer, remove divisions from addresses, choose the layouts of intermediate tensors, share kernels."""
 
-UNFUSED_PROGRAM_PASSES = "lower-async-copies,update-in-place,delinearize,layout"
+UNFUSED_PROGRAM_PASSES = "lower-async-copies,update-in-place,delinearize,layout,merge-kernels"
 """The same where every op keeps its kernel."""
 
 TILE_PASSES = (
     "tighten-reductions,fuse-loops,online-softmax,collapse,reorder,dot-products,cache-blocking,fuse-siblings,cache-operand,"
-    "vectorize,unroll-and-jam,tile,hoist-operand,pack,unroll,prefetch,nontemporal-stores,split-epilogue,peel,parallelize,expand-math"
+    "vectorize,unroll-and-jam,tile,hoist-operand,pack,unroll,prefetch,nontemporal-stores,split-epilogue,limit-code-size,peel,parallelize,expand-math"
 )
 """Scalar loops to tiles: fuse, block and order loops, choose lanes, register tiles and layouts, split remainders, share out threads."""
+
+FAST_EDITS = "-layout,+layout{max-sweeps=1}@after:delinearize"
+"""What is left out to compile sooner."""
 
 
 def print_assembly(kernel: Kernel, target: CPUTarget) -> str:
@@ -32,6 +35,7 @@ BACKEND = Backend(
     pipelines=Pipelines(
         program=f"{PROGRAM_PASSES},{TILE_PASSES}",
         unfused_program=f"{UNFUSED_PROGRAM_PASSES},{TILE_PASSES}",
+        fast_program=f"{PROGRAM_PASSES},{TILE_PASSES},{FAST_EDITS}",
         legalization="peel,expand-math",
     ),
     printers={"llvm": emit_kernel, "assembly": print_assembly},

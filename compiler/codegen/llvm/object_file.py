@@ -19,21 +19,24 @@ from compiler.errors import TilewrightError
 
 TargetMachine: TypeAlias = "llvm.TargetMachine"
 
-CODEGEN_OPT_LEVEL = 2
-"""Optimization level of LLVM's backend, 0..3; 2 is LLVM's default."""
+DEFAULT_LEVEL = 2
+"""LLVM's own default among its optimization levels, 0..3."""
+
+EFFORT_LEVELS = {"fast": 1, "default": DEFAULT_LEVEL, "tune": DEFAULT_LEVEL}
+"""Optimization level of each value of `Options.effort`."""
 
 
 class LLVMError(TilewrightError):
     """LLVM rejected the IR of a kernel, or has no backend for the target.  Invalid IR is a bug in this compiler."""
 
 
-def emit_object(llvm_ir: str, target: CPUTarget, optimize: bool = True) -> bytes:
+def emit_object(llvm_ir: str, target: CPUTarget, level: int = DEFAULT_LEVEL) -> bytes:
     """Return the relocatable object file of an LLVM module; LLVMError if it does not parse or verify.
 
-    `optimize=False` takes a tenth of the time; use it for code that only calls other functions.
+    Level 0 runs no passes and takes a tenth of the time; use it for code that only calls other functions.
     """
-    machine = target_machine(target, CODEGEN_OPT_LEVEL if optimize else 0)
-    module = _optimize_module(llvm_ir, machine) if optimize else _parse_module(llvm_ir, machine)
+    machine = target_machine(target, level)
+    module = _optimize_module(llvm_ir, machine, level) if level else _parse_module(llvm_ir, machine)
     return bytes(machine.emit_object(module))
 
 
@@ -49,7 +52,7 @@ def emit_optimized_ir(llvm_ir: str, target: CPUTarget) -> str:
 
 
 @cache
-def target_machine(target: CPUTarget, level: int = CODEGEN_OPT_LEVEL) -> TargetMachine:
+def target_machine(target: CPUTarget, level: int = DEFAULT_LEVEL) -> TargetMachine:
     """Return the LLVM target machine for `target`; LLVMError if this LLVM has no such backend.
 
     Cached, because the first module that a machine compiles takes a millisecond more than the others.
@@ -83,20 +86,21 @@ def _parse_module(llvm_ir: str, machine: TargetMachine) -> llvm.ModuleRef:
     return module
 
 
-def _optimize_module(llvm_ir: str, machine: TargetMachine) -> llvm.ModuleRef:
+def _optimize_module(llvm_ir: str, machine: TargetMachine, level: int = DEFAULT_LEVEL) -> llvm.ModuleRef:
     module = _parse_module(llvm_ir, machine)
-    passes, builder = pass_pipeline(machine)
+    passes, builder = pass_pipeline(machine, level)
     passes.run(module, builder)
     return module
 
 
 @cache
-def pass_pipeline(machine: TargetMachine) -> tuple[llvm.ModulePassManager, llvm.PassBuilder]:
-    """Return LLVM's passes, cached because every call into LLVM waits for Python's lock on return."""
+def pass_pipeline(machine: TargetMachine, level: int) -> tuple[llvm.ModulePassManager, llvm.PassBuilder]:
+    """Return LLVM's passes of a level, cached because every call into LLVM waits for Python's lock on return."""
     passes = llvm.create_new_module_pass_manager()
     passes.add_sroa_pass()
     passes.add_simplify_cfg_pass()
-    passes.add_instruction_combine_pass()
+    if level > 1:
+        passes.add_instruction_combine_pass()
     return passes, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
 
 

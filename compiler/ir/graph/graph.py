@@ -13,6 +13,7 @@ frontend turns mutation into extra outputs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -172,13 +173,14 @@ def expand_composite(node: Node) -> Graph:
 def unique_names(nodes: Iterable[Node]) -> dict[Node, str]:
     """Return a distinct name for each node: its own if no earlier node has it, else a numbered one."""
     taken: set[str] = set()
+    repetitions: Counter[str] = Counter()
     names: dict[Node, str] = {}
     for n in nodes:
-        base = n.name or n.op.name
-        name, count = (base, 0) if n.name else (f"{base}_0", 0)
+        base, first = n.name or n.op.name, n.name or f"{n.op.name}_0"
+        name = first
         while name in taken:
-            count += 1
-            name = f"{base}_{count}"
+            repetitions[first] += 1
+            name = f"{base}_{repetitions[first]}"
         taken.add(name)
         names[n] = name
     return names

@@ -101,7 +101,9 @@ def _run_steps(
         elif isinstance(step, Copy):
             arrays[step.target][...] = arrays[step.source]
         elif isinstance(step, View):
-            arrays[step.name] = arrays[step.buffer][evaluate(step.index, counters), ...]
+            first = evaluate(step.index, counters)
+            entries = first if step.count is None else slice(first, first + step.count)
+            arrays[step.name] = arrays[step.buffer][entries, ...]
         elif isinstance(step, Repeat):
             for k in range(evaluate(step.count, {})):
                 _run_steps(program, step.steps, arrays, {**counters, step.var: k}, sizes, run)

@@ -305,9 +305,16 @@ def _read_view(c: Cursor, p: _ProgramParts) -> View:
         raise c.error(f"{name} is declared twice", name)
     if not p.buffers[buffer].rank:
         raise c.error(f"%{buffer} has rank 0; a view needs a dimension to index", name)
-    p.buffers[name.text] = view_type(p.buffers[buffer])
-    (index,) = c.read_list("[", lambda: read_dim(c), "]") or (0,)
-    return View(name.text, buffer, index)
+    c.expect("[")
+    index, count = read_dim(c), None
+    if c.accept(":"):
+        at, size = c.next, read_dim(c) - index
+        if not isinstance(size, int) or size < 1:
+            raise c.error("a view has a constant number of entries", at)
+        count = size
+    c.expect("]")
+    p.buffers[name.text] = view_type(p.buffers[buffer], count)
+    return View(name.text, buffer, index, count)
 
 
 def _read_repeat(c: Cursor, p: _ProgramParts) -> Repeat:

@@ -291,8 +291,9 @@ def _print_step(s: Step) -> str:
     if isinstance(s, Copy):
         return f"copy {format_value_name(s.source)} -> {format_value_name(s.target)}"
     if isinstance(s, View):
-        element = f"{format_value_name(s.buffer)}[{format_index(s.index, format_value_name)}]"
-        return f"view {format_value_name(s.name)} = {element}"
+        ends = (s.index,) if s.count is None else (s.index, s.stop)
+        entries = ":".join(format_index(d, format_value_name) for d in ends)
+        return f"view {format_value_name(s.name)} = {format_value_name(s.buffer)}[{entries}]"
     if isinstance(s, Repeat):
         body = [indent(_print_step(inner)) for inner in s.steps]
         return "\n".join([f"repeat {format_value_name(s.var)} in 0..{s.count} {{", *body, "}"])

@@ -59,7 +59,7 @@ from math import prod
 from operator import add, is_
 from typing import Any, TypeAlias, Union
 
-from compiler.ir.scalar import Expr, Load
+from compiler.ir.scalar import Expr, Load, transform
 from compiler.ir.symbolic.bounds import lower_bound
 from compiler.ir.symbolic.index_atoms import has_minimum
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, size_hint, substitute, variables
@@ -390,6 +390,18 @@ def expand_stmts(body: Block, rule: Callable[[Stmt], Block]) -> Block:
             stmt = replace(stmt, body=inner)
         out.extend(rule(stmt))
     return body if len(out) == len(body) and all(map(is_, out, body)) else tuple(out)
+
+
+def map_accesses(body: Block, buffer: str, rule: Callable[[tuple[Dim, ...]], tuple[Dim, ...]]) -> Block:
+    """Replace the indices of every load from and store to `buffer` by `rule(indices)`."""
+
+    def load(e: Expr) -> Expr:
+        return replace(e, index=rule(e.index)) if isinstance(e, Load) and e.buffer == buffer else e
+
+    def store(s: Stmt) -> Block:
+        return (replace(s, index=rule(s.index)) if isinstance(s, Store) and s.buffer == buffer else s,)
+
+    return expand_stmts(map_exprs(body, lambda e: transform(e, load)), store)
 
 
 def loads(body: Block) -> Iterator[Load]:

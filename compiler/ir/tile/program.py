@@ -47,11 +47,20 @@ class Copy:
 
 @dataclass(frozen=True)
 class View:
-    """Definition of buffer `name` as entry `index` along the first dimension of `buffer`, in the same memory."""
+    """Definition of buffer `name` as entry `index` along the first dimension of `buffer`, in the same memory.
+
+    With a `count` it is so many entries from `index` on, and keeps the dimension.
+    """
 
     name: str
     buffer: str
     index: Dim
+    count: int | None = None
+
+    @property
+    def stop(self) -> Dim:
+        """Index of the first entry behind the view."""
+        return self.index + (1 if self.count is None else self.count)
 
 
 @dataclass(frozen=True)
@@ -143,9 +152,9 @@ def non_launch_buffers(step: Step) -> set[str]:
     return set() if isinstance(step, Launch) else set(_buffers_used(step))
 
 
-def view_type(buffer_type: TensorType) -> TensorType:
-    """Return the type of an entry along the first dimension of a buffer, whose entries are contiguous."""
-    return TensorType(buffer_type.dtype, buffer_type.shape[1:])
+def view_type(buffer_type: TensorType, count: int | None = None) -> TensorType:
+    """Return the type of an entry along the first dimension of a buffer, or of `count` entries; they are contiguous."""
+    return TensorType(buffer_type.dtype, (*(() if count is None else (count,)), *buffer_type.shape[1:]))
 
 
 def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:

@@ -58,8 +58,8 @@ def _check_views(program: Program) -> Iterator[str]:
         source = program.buffers.get(s.buffer)
         if source is None or name not in program.buffers:
             yield f"view %{name} of %{s.buffer}: both must be buffers of the program"
-        elif not source.rank or source.layout is not None or program.buffers[name] != view_type(source):
-            yield f"view %{name}: {program.buffers[name]} is not the type of an entry of %{s.buffer}: {source}"
+        elif not source.rank or source.layout is not None or program.buffers[name] != view_type(source, s.count):
+            yield f"view %{name}: {program.buffers[name]} is not the type of entries of %{s.buffer}: {source}"
 
 
 def _check_steps(program: Program, steps: Iterable[Step], written: set[str], counters: CounterBounds) -> Iterator[str]:
@@ -94,9 +94,9 @@ def _check_view_index(program: Program, s: View, counters: CounterBounds) -> Ite
     if unknown := variables(s.index) - set(counters):
         yield f"view %{s.name} uses %{', %'.join(sorted(unknown))}, which is not a loop variable here"
         return
-    limits, source = interval(s.index, counters), program.buffers.get(s.buffer)
+    first, stop, source = interval(s.index, counters), interval(s.stop, counters), program.buffers.get(s.buffer)
     extent = source.shape[0] if source is not None and source.rank else None
-    if isinstance(extent, int) and (limits is None or limits[0] < 0 or limits[1] >= extent):
+    if isinstance(extent, int) and (first is None or stop is None or first[0] < 0 or stop[1] > extent):
         yield f"view %{s.name}: index {s.index} is not in 0..{extent}"
 
 
@@ -111,7 +111,7 @@ def _check_aliasing(program: Program, step: Step, writes: list[str], counters: C
 
 
 def _are_disjoint_views(program: Program, a: str, b: str, counters: CounterBounds) -> bool:
-    """Return True if two names are different entries of one buffer for all values of the loop variables.
+    """Return True if two names are disjoint entries of one buffer for all values of the loop variables.
 
     Dynamic sizes are tried at their lower bounds (fewest iterations) and at their hints.
     """
@@ -124,7 +124,11 @@ def _are_disjoint_views(program: Program, a: str, b: str, counters: CounterBound
     for sizes in ({s.name: s.low for s in dynamic}, {s.name: s.hint for s in dynamic}):
         grids = np.meshgrid(*(np.arange(evaluate(n, sizes) + 1) for n in ends), indexing="ij", sparse=True)
         values = {**sizes, **dict(zip(used, grids, strict=True))}
-        if np.any(evaluate_broadcast(first.index, values) == evaluate_broadcast(second.index, values)):
+        begins, ends_ = (
+            [np.asarray(evaluate_broadcast(d, values)) for d in pair]
+            for pair in ((first.index, second.index), (first.stop, second.stop))
+        )
+        if np.any((begins[0] < ends_[1]) & (begins[1] < ends_[0])):
             return False
     return True
 

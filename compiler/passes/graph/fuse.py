@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -94,7 +95,7 @@ class GroupSearch:
 
     def __init__(self, options: Fuse, graph: Graph, context: Context) -> None:
         self.options, self.graph, self.context = options, graph, context
-        self.order = {n: k for k, n in enumerate(graph.nodes)}
+        self.order, self.outputs = {n: k for k, n in enumerate(graph.nodes)}, frozenset(graph.outputs)
         self.constants = constant_sources(graph)
         self.groups_of_node: dict[Node, list[Group]] = {}
         self.all_groups: list[Group] = []
@@ -105,10 +106,9 @@ class GroupSearch:
         fusible = [n for n in self.graph.nodes if not isinstance(n.structure, UNFUSED)]
         if not fusible or not self.context.may_apply(self.options, "nodes become kernels", required=True, remark=False):
             return self.graph
-        outputs = set(self.graph.outputs)
         for n in reversed(fusible):
             if n not in self.groups_of_node:
-                self.assign_group(n, n in outputs)
+                self.assign_group(n, n in self.outputs)
         return self.rebuild()
 
     def assign_group(self, n: Node, is_output: bool) -> None:
@@ -188,10 +188,10 @@ class GroupSearch:
     def epilogue_chain(self, n: Node) -> list[Node]:
         """Return `n`, single-use elementwise nodes of its shape below it, and the contraction they start from; else []."""
         chain = [n]
-        while isinstance(chain[-1].structure, Elementwise):
+        while isinstance(chain[-1].structure, Elementwise) and len(chain) <= self.options.max_nodes:
             inner = [o for o in chain[-1].operands if o.shape == n.shape and len(self.graph.users[o]) == 1]
             fusible = (o for o in inner if isinstance(o.structure, (Elementwise, Reduction)))
-            if (producer := next((o for o in fusible if o not in self.graph.outputs), None)) is None:
+            if (producer := next((o for o in fusible if o not in self.outputs), None)) is None:
                 return []
             chain.append(producer)
         return chain if len(chain[-1].operands) > 1 and chain[-1] is not n else []
@@ -224,7 +224,7 @@ class GroupSearch:
         cluster = [n]
         while belongs(cluster[-1]):
             (producer,) = cluster[-1].operands
-            if len(self.graph.users[producer]) != 1 or producer in self.graph.outputs or not belongs(producer):
+            if len(self.graph.users[producer]) != 1 or producer in self.outputs or not belongs(producer):
                 break
             cluster.append(producer)
         return cluster[1:] if any(isinstance(m.structure, ConstantLinear) for m in cluster) else []
@@ -239,13 +239,19 @@ class GroupSearch:
 
     def exclusive_producers(self, n: Node, g: Group) -> list[Node]:
         """Return the values computed for `n` and `g` only, down to contractions: `n` may fit only with all of them."""
-        producers = [n]
-        for m in reversed(self.graph.nodes[: self.order[n]]):
-            users, reduces = self.graph.users[m], isinstance(m.structure, Reduction)
+        producers, inside = list[Node](), {n, *g.members}
+        later_first = [-self.order[o] for m in inside for o in m.operands]
+        heapq.heapify(later_first)
+        while later_first:
+            m = self.graph.nodes[-heapq.heappop(later_first)]
+            reduces = isinstance(m.structure, Reduction)
             plain = len(m.operands) < 2 if reduces else isinstance(m.structure, (Elementwise, IndexMap))
-            if plain and users and m not in self.graph.outputs and all(u in producers or u in g.members for u in users):
+            if plain and m not in inside and m not in self.outputs and inside.issuperset(self.graph.users[m]):
                 producers.append(m)
-        return producers[1:]
+                inside.add(m)
+                for o in m.operands:
+                    heapq.heappush(later_first, -self.order[o])
+        return producers
 
     def is_cheap_to_recompute(self, n: Node) -> bool:
         """Return True if recomputing `n` in each user reads no more bytes than its result has."""
