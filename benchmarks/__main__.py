@@ -5,6 +5,7 @@
 
     python -m benchmarks contention [ROW ...] [--peers ...] [--threads N]
     python -m benchmarks rank [record] [--count N]
+    python -m benchmarks gpu_static [CASE ...] [--targets sm90,gfx942] [--write]
 
 matmul, convolution, models, training, dynamic_shapes, compile_time, memory, tuning and low_precision take the options of the second form.
 """
@@ -42,6 +43,8 @@ def main(words: list[str]) -> int:
     if words and words[0] == "rank":
         importlib.import_module("benchmarks.rank").main(words[1:])
         return 0
+    if words and words[0] == "gpu_static":
+        return int(importlib.import_module("benchmarks.gpu_static").main(words[1:]))
     if "-h" in words or "--help" in words:
         print(__doc__)
         return 0

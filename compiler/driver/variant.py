@@ -39,6 +39,7 @@ from compiler.runtime.constants import pack_once
 from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.executable import Executable
 from compiler.runtime.gpu_executable import GPUExecutable
+from compiler.runtime.gpu_kernel_timer import GPUKernelTimer
 from compiler.runtime.kernel_timer import KernelTimer
 from compiler.runtime.prefaulted_arena import PrefaultedArena
 
@@ -191,7 +192,13 @@ def _compile(plan: Plan) -> CompiledVariant:
     if isinstance(target, CPUTarget) and not target.missing_features():
         return compile_for_cpu(plan, target)
     start = time.perf_counter()
-    stages = lower_and_schedule(plan.specialized_graph(), plan.options, instruments_for(plan.options))
+    measures = isinstance(target, GPUTarget) and target.device_type == "cuda" and not target.missing_features()
+    passes = (
+        Tuner(target, object_cache_for(plan.options), GPUKernelTimer()).run
+        if measures and plan.options.tune
+        else run_pipeline
+    )
+    stages = lower_and_schedule(plan.specialized_graph(), plan.options, instruments_for(plan.options), passes)
     scheduled = time.perf_counter()
     executable = load_on_gpu(stages.scheduled, target) if isinstance(target, GPUTarget) else None
     seconds = {"passes": scheduled - start, "code": time.perf_counter() - scheduled}

@@ -302,10 +302,11 @@ class Fusion:
         return False
 
     def concat_cost(self, n: Node) -> int:
-        """Return the bytes moved by a concat or pad whose computed operands are written in place, plus its launch."""
+        """Return the operations in the time of a concat or pad whose computed operands are written in place."""
         copied = sum(2 * hinted_bytes(o) for o in n.operands if not self.has_reduction_producer(o))
         gaps = hinted_bytes(n) - sum(hinted_bytes(o) for o in n.operands)
-        return copied + gaps + (self.context.machine.launch_ops if copied or gaps else 0)
+        machine = self.context.machine
+        return round((copied + gaps) * machine.traffic_ops) + (machine.launch_ops if copied or gaps else 0)
 
     def has_reduction_producer(self, n: Node, single_use: bool = False) -> bool:
         """Return True if `n` is a reduction behind single-use elementwise ops and views, or a concat of such values."""
@@ -391,9 +392,14 @@ class Fusion:
 
 
 def kernel_cost(kernel: Kernel, machine: Machine) -> int:
-    """Return the cost of a kernel in operations: its own, one per byte of its parameters, and the launch."""
+    """Return the cost of a kernel in operations: its own, those in the time of its parameters' bytes, and the launch.
+
+    A machine of many processors takes longer for the first two where parallel iterations are few.
+    """
     traffic = sum(dim_hint(p.type.nbytes) for p in kernel.params)
-    return estimated_ops(kernel, machine) + traffic + machine.launch_ops
+    iterations = prod(dim_hint(f.range.extent) for f in perfect_parallel_nest(kernel.body))
+    work = estimated_ops(kernel, machine) + traffic * machine.traffic_ops
+    return round(work * machine.idle_factor(iterations)) + machine.launch_ops
 
 
 def hinted_bytes(n: Node) -> int:
