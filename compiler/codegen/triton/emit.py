@@ -25,7 +25,6 @@ from compiler.codegen.triton.expressions import (
     TritonExprEmitter,
     conjunction,
     covers,
-    is_single_block,
     size_key,
 )
 from compiler.codegen.triton.triton_names import HELPERS, RESERVED, TritonError, dtype_names, literal, reduce_helper
@@ -258,8 +257,8 @@ class TritonKernelEmitter:
         """Bind the block that a local buffer holds from here on; one store must write all of it."""
         loops = list(self.exprs.loops.values())
         inner = loops[self.local_depths[buffer] :]
-        dim_loops = tuple(r for d in index for r in inner if covers(r, d) and is_single_block(r))
-        if len(dim_loops) != len(index) or set(dim_loops) != {r for r in inner if r.tile > 1 or is_single_block(r)}:
+        dim_loops = tuple(r for d in index for r in inner if covers(r, d) and self.exprs.is_single_block(r))
+        if len(dim_loops) != len(index) or not {r for r in inner if r.tile > 1} <= set(dim_loops):
             raise TritonError(f"local %{buffer} is not written by one block; run gpu-rows")
         if buffer not in self.reassigned:
             axes = self.exprs.axes(value)
@@ -313,7 +312,7 @@ class TritonKernelEmitter:
             raise TritonError(f"the bounds of %{r.var} differ inside a block of %{varying[0]}")
         if parallel:
             start = self.program_start(r)
-        elif is_single_block(r):
+        elif self.exprs.is_single_block(r):
             start = self.exprs.index_text(r.lo, ())
         else:
             start = self.fresh_name(f"{r.var}_start" if r.tile > 1 else r.var)
@@ -361,7 +360,7 @@ class TritonKernelEmitter:
         reduced = tuple(r.var for r in s.ranges if r.tile > 1)
         outer_lines, self.lines = self.lines, []
         with self.nested_loops(s.ranges):
-            accumulator = "" if all(map(is_single_block, s.ranges)) else name
+            accumulator = "" if all(map(self.exprs.is_single_block, s.ranges)) else name
             self.emit_block(s.body)
             text, axes = self.dot_text(s, reduced, accumulator) or self.accumulate_text(s, reduced, accumulator)
             self.record_block_size(axes)

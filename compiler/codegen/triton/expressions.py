@@ -163,6 +163,11 @@ class TritonExprEmitter:
                 bounds[v] = (low[0], high[1])
         return bounds
 
+    def is_single_block(self, r: Range) -> bool:
+        """Return True if one block covers a loop inside those in scope, which has at least one iteration."""
+        extent = interval(r.extent, self.index_bounds())
+        return extent is not None and extent[0] > 0 and extent[1] <= r.tile
+
     def format_index(self, d: Dim, axes: Sequence[str]) -> str:
         """Return the text of an index expression over names in scope."""
         return format_index(d, lambda v: self.align_axes(self.names[v], axes))
@@ -373,8 +378,3 @@ def has_partial_block(r: Range) -> bool:
 def covers(r: Range, d: Dim) -> bool:
     """Return True if an index counts the iterations of a loop from 0."""
     return d == var(r.var) - r.lo
-
-
-def is_single_block(r: Range) -> bool:
-    """Return True if one block covers the loop."""
-    return isinstance(r.extent, int) and 0 < r.extent <= r.tile

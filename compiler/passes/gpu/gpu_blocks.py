@@ -59,9 +59,10 @@ class GpuBlocks(TilePass):
         body = tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile)))
         warps = ir.warps or block_warps(largest_block(body, {}), gpu)
         blocked = ", ".join(f"%{v} in blocks of {n}" for v, n in sizes.items() if n > 1)
-        if body is not ir.body or warps != ir.warps:
-            context.applied(self, f"{blocked or 'no more blocks'}; {warps} warps")
-        return replace(ir, body=body, warps=warps)
+        if body == ir.body and warps == ir.warps:
+            return ir
+        may_apply = context.may_apply(self, f"{blocked or 'no more blocks'}; {warps} warps")
+        return replace(ir, body=body, warps=warps) if may_apply else ir
 
     def block_inner_loops(self, table: Accesses, stmt: Stmt, sizes: dict[str, int], elements: int, gpu: GPU) -> None:
         """Choose tiles for an innermost reduction or serial loop with independent steps, last range first."""

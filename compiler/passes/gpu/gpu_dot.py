@@ -40,16 +40,18 @@ class GpuDot(TilePass):
     stages: int = 0
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        choice = BlockChoice(Accesses(ir), gpu_of(context), self)
+        choice, chosen = BlockChoice(Accesses(ir), gpu_of(context), self), list[str]()
         for stmt in tile.walk(ir.body):
             if contraction := contraction_of(stmt):
                 name, missed = contraction.reduction.name, choice.add(contraction)
                 if missed:
                     context.missed(self, f"%{name}: {missed}")
                 else:
-                    context.applied(self, f"%{name}: {choice.remark}")
-        if not choice.ranges:
+                    chosen.append(f"%{name}: {choice.remark}")
+        if not chosen or not context.may_apply(self, chosen[0]):
             return ir
+        for message in chosen[1:]:
+            context.also_applied(self, message)
         if self == GpuDot():
             context.propose(self, *(GpuDot(b.rows, b.columns, b.depth, b.warps, b.stages) for b in choice.alternatives))
         body = tile.expand_stmts(ir.body, choice.with_depth_innermost)

@@ -45,9 +45,9 @@ class GpuOrder(TilePass):
         if reuse.fits_in_cache or best == 1:
             return ir
         before, after = (reuse.wave_bytes(n) / 1e6 for n in (1, best))
-        context.applied(
-            self, f"%{rows.range.var} in groups of {best} blocks: {after:.1f} MB for a wave instead of {before:.1f} MB"
-        )
+        message = f"%{rows.range.var} in groups of {best} blocks: {after:.1f} MB for a wave instead of {before:.1f} MB"
+        if not context.may_apply(self, message):
+            return ir
         others = [f for f in nest if f not in tiled]
         if best == reuse.rows:
             return ir.with_body(interchange([*others, columns, rows], nest[-1].body))

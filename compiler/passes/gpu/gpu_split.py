@@ -55,13 +55,9 @@ class GpuSplit(ProgramPass):
                 continue
             seconds = {n: match.seconds(n, gpu) for n in match.part_counts()}
             best = self.parts if self.parts in seconds else min(seconds, key=seconds.__getitem__)
-            if best > 1:
+            times = f"{format_seconds(seconds[best])} instead of {format_seconds(seconds[1])}"
+            if best > 1 and context.may_apply(self, f"%{match.loop.var} in {best} parts: {times}", name):
                 pairs[name] = match.split(best)
-                context.applied(
-                    self,
-                    f"%{match.loop.var} in {best} parts: {format_seconds(seconds[best])} instead of {format_seconds(seconds[1])}",
-                    name,
-                )
         if not pairs:
             return ir
 

@@ -41,11 +41,11 @@ class ImplicitProduct(TilePass):
         seconds = unfused = product_seconds(ir, gpu)
         for kind in ("rows", "columns", "depth"):
             collapsed = collapse_loops(best, kind)
-            if collapsed is not None and (predicted := product_seconds(collapsed, gpu)) < seconds:
+            if collapsed is None or (predicted := product_seconds(collapsed, gpu)) >= seconds:
+                continue
+            times = f"{format_seconds(predicted)} instead of {format_seconds(unfused)}"
+            if context.may_apply(self, f"one loop over the {kind}: {times}"):
                 best, seconds = collapsed, predicted
-                context.applied(
-                    self, f"one loop over the {kind}: {format_seconds(predicted)} instead of {format_seconds(unfused)}"
-                )
         return best
 
 

@@ -40,7 +40,8 @@ class RoundFactors(TilePass):
             if [uncast(e).dtype == narrow for e in factors].count(True) != 1:
                 return (stmt,)
             x, y = (round_to(e, narrow) for e in factors)
-            context.applied(self, f"%{contraction.reduction.name}: factors of {narrow}")
+            if not context.may_apply(self, f"%{contraction.reduction.name}: factors of {narrow}"):
+                return (stmt,)
             return (replace(contraction.reduction, value=x * y),)
 
         return ir.with_body(expand_stmts(ir.body, rule))

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from compiler.cost.machine import GPU
 from compiler.testing.checks import check_pass
 
 
-def check_tiles(text: str, warps: int = 4, **tiles: int) -> None:
+def check_tiles(text: str, warps: int = 4, multiprocessors: int = 132, **tiles: int) -> None:
     """Check the warps, and the tiles that the pass gives to loops named in capitals."""
     before, after = text.replace("WARPS", ""), text.replace("WARPS", f" warps {warps}")
     for name, n in tiles.items():
         before, after = before.replace(name, ""), after.replace(name, f" tile {n}" if n > 1 else "")
-    check_pass("gpu-blocks", before=before, after=after, remark=f"{warps} warps")
+    check_pass(
+        "gpu-blocks", before=before, after=after, remark=f"{warps} warps", machine=GPU(multiprocessors=multiprocessors)
+    )
 
 
 def test_elementwise_blocks_follow_memory() -> None:
     """A thread has 16 bytes, if there are enough of them for all multiprocessors."""
     check_tiles(
-        """kernel @double(in %x: f32[140, 512], out %y: f32[140, 512])WARPS {
-          parallel %i in 0..140OUTER { parallel %j in 0..512INNER { store %x[%i, %j] * 2.0, %y[%i, %j] } }
+        """kernel @double(in %x: f32[4, 512], out %y: f32[4, 512])WARPS {
+          parallel %i in 0..4OUTER { parallel %j in 0..512INNER { store %x[%i, %j] * 2.0, %y[%i, %j] } }
         }""",
+        multiprocessors=1,
         OUTER=1,
         INNER=512,
     )
@@ -62,8 +66,8 @@ def test_columns_are_reduced_side_by_side() -> None:
 
 def test_a_transpose_has_a_line_of_both_sides() -> None:
     check_tiles(
-        """kernel @transpose(in %x: f16[80, 96], in %b: f16[96], out %y: f16[96, 80])WARPS {
-          parallel %i in 0..96OUTER { parallel %j in 0..80INNER { store %x[%j, %i] + %b[%i], %y[%i, %j] } }
+        """kernel @transpose(in %x: f16[70, 66], in %b: f16[66], out %y: f16[66, 70])WARPS {
+          parallel %i in 0..66OUTER { parallel %j in 0..70INNER { store %x[%j, %i] + %b[%i], %y[%i, %j] } }
         }""",
         warps=8,
         OUTER=64,
