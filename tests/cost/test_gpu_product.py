@@ -62,7 +62,7 @@ def test_few_blocks_leave_multiprocessors_idle() -> None:
 
 
 def test_stages_hide_the_latency_of_memory() -> None:
-    times = [price(LARGE, ProductBlock(128, 128, 64, 8, stages), H100).seconds for stages in (2, 3, 4)]
+    times = [price(LARGE, ProductBlock(128, 256, 64, 8, stages), H100).seconds for stages in (2, 3, 4)]
     assert times == sorted(times, reverse=True)
 
 

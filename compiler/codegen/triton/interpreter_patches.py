@@ -32,6 +32,7 @@ def patch_interpreter() -> None:
         setattr(libdevice, name, elementwise_function(function))
     if not hasattr(InterpreterBuilder.create_dot, "__wrapped__"):
         InterpreterBuilder.create_dot = widen_bf16_dot(InterpreterBuilder.create_dot)
+        InterpreterBuilder.create_splat = keep_bool_splat(InterpreterBuilder.create_splat)
 
 
 def interpreted_launch(launch: Callable[..., None]) -> Callable[..., None]:
@@ -60,6 +61,18 @@ def elementwise_function(function: Callable[..., Any]) -> Callable[..., Any]:
         with np.errstate(all="ignore"):
             data = function(*(a.handle.data if isinstance(a, tl.tensor) else a for a in args))
         return tl.tensor(TensorHandle(data.astype(widest.handle.data.dtype), widest.dtype), widest.type)
+
+    return apply
+
+
+def keep_bool_splat(splat: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the interpreter's `splat` with blocks of bool for a bool; it would make them integers, which are no masks."""
+    from triton.runtime.interpreter import TensorHandle
+
+    @wraps(splat)
+    def apply(builder: Any, block_type: Any, scalar: Any) -> Any:
+        block = splat(builder, block_type, scalar)
+        return TensorHandle(block.data.astype(scalar.data.dtype), block.dtype)
 
     return apply
 

@@ -31,7 +31,7 @@ from compiler.ir.graph.structure import (
     TupleGet,
     is_view,
 )
-from compiler.ir.symbolic.index_expr import variables
+from compiler.ir.symbolic.index_expr import var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Local, dim_hint
@@ -335,7 +335,9 @@ class GroupSearch:
         )
 
     def profitability_veto(self, kernel: Kernel, body: Graph) -> str:
-        """Return the reason why a kernel that can be lowered would be slow, or ""."""
+        """Return the reason why a kernel that can be lowered would be slow, or no code for the machine, or ""."""
+        if not self.context.machine.has_indexed_locals and not reads_whole_locals(kernel):
+            return "elements of a local buffer would be read one by one, but it lies in registers"
         sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
         for n in sums[:-1]:
             if hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
@@ -424,6 +426,13 @@ def hinted_bytes(n: Node) -> int:
 def uses_online_softmax(kernel: Kernel, machine: Machine) -> bool:
     """Return True if `online-softmax` will block the kernel's rows, so that they share what they reread."""
     return OnlineSoftmax().for_machine(machine).match_row(FuseLoops().run(kernel, Context())) is not None
+
+
+def reads_whole_locals(kernel: Kernel) -> bool:
+    """Return True if each index of a local buffer of a kernel is that of a loop, counted from its start."""
+    table = Accesses(kernel)
+    local = (a for a in table.all if table.roles[a.buffer] == "local")
+    return all(any(d == var(r.var) - r.lo for r in a.loops) for a in local for d in a.index)
 
 
 def reread_bytes(kernel: Kernel) -> int:

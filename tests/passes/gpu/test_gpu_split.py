@@ -10,19 +10,19 @@ from compiler.testing.checks import check_pass
 
 
 def program(kernels: str, parts: str, launches: str) -> str:
-    return f"program {{ input %a: f32[4, 4096]  input %b: f32[4]  output %c: f32[4] {parts} {kernels} {launches} }}"
+    return f"program {{ input %a: f32[4, 64]  input %b: f32[4]  output %c: f32[4] {parts} {kernels} {launches} }}"
 
 
-BEFORE = """kernel @k(in %x: f32[4, 4096], in %b: f32[4], out %y: f32[4]) {
+BEFORE = """kernel @k(in %x: f32[4, 64], in %b: f32[4], out %y: f32[4]) {
   parallel %i in 0..4 {
-    %s = reduce add %r in 0..4096 { yield %x[%i, %r] }
+    %s = reduce add %r in 0..64 { yield %x[%i, %r] }
     store %s * %b[%i], %y[%i]
   }
 }"""
-FIRST = """kernel @k_parts(in %x: f32[4, 4096], out %s.parts: f32[8, 4]) {
+FIRST = """kernel @k_parts(in %x: f32[4, 64], out %s.parts: f32[8, 4]) {
   parallel %r.part in 0..8 {
     parallel %i in 0..4 {
-      %s = reduce add %r in 512*%r.part..512*%r.part + 512 { yield %x[%i, %r] }
+      %s = reduce add %r in 8*%r.part..8*%r.part + 8 { yield %x[%i, %r] }
       store %s, %s.parts[%r.part, %i]
     }
   }
@@ -51,7 +51,7 @@ def test_partial_sums_then_their_sum() -> None:
 
 def test_the_cost_model_splits_where_multiprocessors_are_idle() -> None:
     launches = "launch @k(%a, %b, %c)"
-    text = program(BEFORE, "", launches).replace("4096", str(1 << 22))
+    text = program(BEFORE, "", launches).replace("64", str(1 << 22))
     context = Context(GPU())
     split = run_pipeline(parse_program(text), "gpu-split", context)
     assert set(split.kernels) == {"k", "k_parts"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from compiler.cost.machine import GPU
 from compiler.testing.checks import check_pass
 
-CONVOLUTION = """kernel @conv(in %x: f16[2, 4, 8, 10], in %k: f16[16, 4, 3, 3], out %y: f16[2, 16, 6, 8]) {
+CONVOLUTION = """kernel @conv(in %x: f16[2, 2, 5, 6], in %k: f16[2, 2, 3, 3], out %y: f16[2, 2, 3, 4]) {
   OUTER
     %s = reduce add SUM { yield cast<f32>(%x[IMAGE]) * cast<f32>(%k[%o, FILTER]) }
     store cast<f16>(%s), %y[RESULT]
@@ -21,8 +21,8 @@ def convolution(outer: str, **parts: str) -> str:
 
 
 BEFORE = convolution(
-    "parallel %n in 0..2 { parallel %o in 0..16 { parallel %h in 0..6 { parallel %w in 0..8 {",
-    sum="%c in 0..4, %r in 0..3, %q in 0..3",
+    "parallel %n in 0..2 { parallel %o in 0..2 { parallel %h in 0..3 { parallel %w in 0..4 {",
+    sum="%c in 0..2, %r in 0..3, %q in 0..3",
     image="%n, %c, %h + %r, %w + %q",
     filter="%c, %r, %q",
     result="%n, %o, %h, %w",
@@ -34,11 +34,11 @@ def test_images_and_windows_become_rows_and_depth() -> None:
         "implicit-product",
         before=BEFORE,
         after=convolution(
-            "parallel %o in 0..16 { parallel %n in 0..96 {",
-            sum="%c in 0..36",
-            image="%n//48, %c//9, (%n%48)//8 + (%c%9)//3, (%n%48)%8 + (%c%9)%3",
+            "parallel %o in 0..2 { parallel %n in 0..24 {",
+            sum="%c in 0..18",
+            image="%n//12, %c//9, (%n%12)//4 + (%c%9)//3, (%n%12)%4 + (%c%9)%3",
             filter="%c//9, (%c%9)//3, (%c%9)%3",
-            result="%n//48, %o, (%n%48)//8, (%n%48)%8",
+            result="%n//12, %o, (%n%12)//4, (%n%12)%4",
         ),
         remark="one loop over the depth",
         machine=GPU(multiprocessors=1),
