@@ -8,6 +8,7 @@
     python -m benchmarks rank [record] [--count N]
     python -m benchmarks explore_page
     python -m benchmarks survey [summarize] ...             random programs
+    python -m benchmarks gpu_static [CASE ...] [--targets sm90,gfx942] [--write]
 
 matmul, convolution, models, training, dynamic_shapes, compile_time, memory, tuning, low_precision, effort and pass_times take the options of the second form.
 """
@@ -36,8 +37,8 @@ ROW_BENCHMARKS = (
 )
 """Modules whose `main` takes BenchmarkArguments."""
 
-COMMANDS = {"rank": "benchmarks.rank", "survey": "benchmarks.survey.command"}
-"""Modules whose `main` parses arguments of its own."""
+COMMANDS = {"rank": "benchmarks.rank", "survey": "benchmarks.survey.command", "gpu_static": "benchmarks.gpu_static"}
+"""Modules whose `main` parses arguments of its own, and may return an exit code."""
 
 BY_NAME = ("gpu", "gpu_compile", "explore_page")
 """Modules that run only by name."""
@@ -52,8 +53,7 @@ def main(words: list[str]) -> int:
         run_benchmark(words[0], parse_arguments(words[0], words[1:]))
         return 0
     if words and words[0] in COMMANDS:
-        importlib.import_module(COMMANDS[words[0]]).main(words[1:])
-        return 0
+        return int(importlib.import_module(COMMANDS[words[0]]).main(words[1:]) or 0)
     if "-h" in words or "--help" in words:
         print(__doc__)
         return 0

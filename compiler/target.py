@@ -66,7 +66,9 @@ def find_widening_shape(
     return min(fitting, key=lambda f: sum(d.bits for d in f[1]), default=None)
 
 
-MATRIX_DTYPES = (("f16", "f32"), ("bf16", "f32"), ("f32", "f32"), ("f64", "f64"), ("i8", "i32"))
+MATRIX_DTYPES = (
+    ("f16", "f32"), ("bf16", "f32"), ("f8e4m3fn", "f32"), ("f8e5m2", "f32"), ("f32", "f32"), ("f64", "f64"), ("i8", "i32"),
+)  # fmt: skip
 """Operand and accumulator dtypes of block matrix products on GPUs: what Triton's `tl.dot` takes."""
 
 

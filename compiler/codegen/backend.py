@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 import compiler.codegen
-from compiler.cost.machine import read_machine
+from compiler.cost.machine import read_machine, shipped_machine, shipped_names
 from compiler.errors import TargetError, did_you_mean
 from compiler.ir.tile.kernel import Kernel
 from compiler.options import Options
@@ -106,10 +106,11 @@ def targets() -> Mapping[str, Target]:
 def target_by_name(name: str, machine: str = "") -> Target:
     """Return the target called `name`; "host" is this machine.  TargetError names the ones there are.
 
-    `machine` is a file that describes it to the cost model, "" takes the target's own description.
+    `machine` describes it to the cost model: a shipped description by name, or a file; "" takes the target's own.
     """
     if machine:
-        return replace(target_by_name(name), machine=read_machine(machine))
+        described = shipped_machine(machine) if machine in shipped_names() else read_machine(machine)
+        return replace(target_by_name(name), machine=described)
     for backend in backends().values():
         if name == "host" and backend.host:
             return backend.host()

@@ -10,6 +10,7 @@ from compiler.cost.machine import Machine
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import Dim, evaluate, interval, product, variables
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import (
     Block,
@@ -110,16 +111,24 @@ def symbolic_ops(kernel: Kernel, machine: Machine, trip_count: Callable[[Dim], D
         memory = len(value.loads) + (machine.masked_load_cost - 1) * masked + machine.division_ops * divided
         return memory + sum(scalar.PRIMITIVES[e.primitive].cost for e in value.calls)
 
+    def stmt_cost(stmt: Stmt) -> int:
+        """Return the cost of a step of a statement; products that share operands compute those together."""
+        own = sum(map(cost, stmt_exprs(stmt)))
+        if not is_contraction(stmt) or machine.operand_reuse == 1:
+            return own
+        return max(1, (own + sum(cost(e) for s in stmt.body for e in stmt_exprs(s))) // machine.operand_reuse)
+
     def block_cost(body: Block, repeat: Dim) -> Dim:
         total: Dim = 0
         straight_line = 0  # cost of the statements that are not loops
         for stmt in body:
-            own = sum(map(cost, stmt_exprs(stmt))) + isinstance(stmt, Reduce)
+            own = stmt_cost(stmt) + isinstance(stmt, Reduce)
             if isinstance(stmt, Store):
                 own += 1 + machine.division_ops * count_divisions(types[stmt.buffer].offset(stmt.index))
             if ranges := stmt_ranges(stmt):
                 times = repeat * product(trip_count(r.extent) for r in ranges)
-                total += times * own + block_cost(stmt_body(stmt), times)
+                shares_body = is_contraction(stmt) and machine.operand_reuse > 1
+                total += times * own + (0 if shares_body else block_cost(stmt_body(stmt), times))
             else:
                 straight_line += own
         return total + repeat * straight_line

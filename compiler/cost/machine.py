@@ -2,7 +2,7 @@
 
 A description is a `Machine`, or a file that names another one as `base` and gives the fields that differ:
 
-    base = "avx2"                                  cpu, date, command and note say where the numbers come from
+    base = "avx2"                                  cpu (or gpu), date, command and note say where the numbers come from
     [machine]
     l2 = 524288
 
@@ -28,10 +28,12 @@ RANKED = "chosen so that variants of kernels rank as measured: python -m benchma
 TIMED = "chosen by timing programs: python -m benchmarks"
 COUNTED = "counted in generated code"
 LISTED = "listed by LLVM, Linux or PyTorch"
+DATA_SHEET = "data sheet, white paper or programming guide, named in the file"
+PUBLISHED = "published microbenchmarks, named in the file"
 
 UNMEASURED = "first choice, not measured yet"
 
-ORIGINS = (RANKED, TIMED, COUNTED, LISTED, UNMEASURED)
+ORIGINS = (RANKED, TIMED, COUNTED, LISTED, DATA_SHEET, PUBLISHED, UNMEASURED)
 """Where a quantity comes from that no microbenchmark measures."""
 
 N = TypeVar("N", bound=float)
@@ -119,6 +121,7 @@ class AccessCosts:
     aliased_scatter_cost: float = quantity(21.0, "scalar accesses", "The same where lanes share one set of L1.", TIMED)
     masked_load_cost: int = quantity(8, "loads", "Masked load.", TIMED)
     division_ops: int = quantity(8, "operations", "Division or remainder in an address.", TIMED)
+    operand_reuse: int = quantity(1, "products", "That share an operand, which is loaded and computed once.", TIMED)
     combine_ops: int = quantity(4, "operations", "Combining the lanes of a reduction.", TIMED)
     contraction_combine_ops: int = quantity(24, "operations", "Combining the lanes of a contraction.", TIMED)
     element_store_cost: int = quantity(2, "multiply-adds", "Storing one result of a contraction.", TIMED)
@@ -134,6 +137,7 @@ class Thresholds:
 
     recompute_ops: int = quantity(6, "operations", "From which a value is stored rather than computed again.", TIMED)
     max_local_elements: int = quantity(1 << 16, "elements", "Local buffers of an iteration.", TIMED)
+    has_indexed_locals: bool = quantity(True, "bool", "Any element of a local buffer can be read at any time.", LISTED)
     max_stack_elements: int = quantity(1 << 18, "elements", "Of a local buffer for any dynamic size.", TIMED)
     max_reread_bytes: int = quantity(1 << 18, "bytes", "That fused rows read again, as they stay in a cache.", TIMED)
     products_efficiency: float = quantity(0.9, "share", "Of the peak that batches of small products reach.", TIMED)
@@ -177,6 +181,7 @@ class Threads:
 
     threads: int = quantity(2, "threads", "That run at once.", LISTED)
     launch_ops: int = quantity(2000, "operations", "Cost of a launch, and of reading again what it wrote.", TIMED)
+    traffic_ops: float = quantity(1.0, "operations", "Cost of a byte of a parameter of a kernel.", TIMED)
     parallel_ops: int = quantity(60_000, "operations", "From which it pays to wake other threads.", TIMED)
     steps_per_thread: int = quantity(16, "steps", "Of parallel loops for each thread, which even out the load.", TIMED)
     slices_per_thread: int = quantity(2, "slices", "Fewest of a buffer computed at its consumer's loop.", TIMED)
@@ -185,22 +190,7 @@ class Threads:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockShapes:
-    """Blocks of kernels for GPUs."""
-
-    gpu_rows: int = quantity(64, "rows", "In a block of a matrix product.", UNMEASURED)
-    gpu_columns: int = quantity(64, "columns", "In a block of a matrix product.", UNMEASURED)
-    gpu_depth: int = quantity(32, "steps", "In a block of a matrix product.", UNMEASURED)
-    gpu_accumulators: int = quantity(8192, "elements", "In the result of a block.", UNMEASURED)
-    gpu_shared_bytes: int = quantity(1 << 16, "bytes", "Of shared memory for the operands of a block.", UNMEASURED)
-    gpu_block: int = quantity(1024, "elements", "In a block of parallel loops.", UNMEASURED)
-    gpu_reduced_block: int = quantity(2048, "elements", "In a step of a reduction.", UNMEASURED)
-    gpu_strided_block: int = quantity(16, "elements", "The same if no loop is contiguous.", UNMEASURED)
-    gpu_window: int = quantity(4, "iterations", "Of a reduction over windows, which is not tiled.", UNMEASURED)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine(BlockShapes, Threads, Thresholds, AccessCosts, Caches, Core):
+class Machine(Threads, Thresholds, AccessCosts, Caches, Core):
     """One core, the caches around it, and the runtime; the defaults describe a Zen 5 server core."""
 
     def lanes(self, bits: int) -> int:
@@ -219,6 +209,10 @@ class Machine(BlockShapes, Threads, Thresholds, AccessCosts, Caches, Core):
         """Return the seconds in which a core writes `size` bytes and reads them again in another kernel."""
         return self.operation_seconds(self.launch_ops) + self.seconds(2 * size / self.bytes_per_cycle(size))
 
+    def idle_factor(self, iterations: int) -> float:
+        """Return how many times longer work takes that has so few parallel iterations; estimates are for one core."""
+        return 1.0
+
     def bytes_per_cycle(self, size: float) -> float:
         """Return the bytes that a core reads in a cycle from the smallest cache that holds `size` bytes."""
         if size <= self.l1:
@@ -226,14 +220,102 @@ class Machine(BlockShapes, Threads, Thresholds, AccessCosts, Caches, Core):
         return self.l2_bytes_per_cycle if size <= self.l2 else self.l3_bytes_per_cycle
 
 
-FIELDS = {f.name: f for f in fields(Machine)}
+@dataclass(frozen=True, kw_only=True)
+class GPU(Machine):
+    """A GPU: multiprocessors that run blocks of threads, and the memory they share; the defaults describe an H100 SXM.
+
+    Rates are those of one multiprocessor (compute unit), unless they say otherwise.  The second-level cache is the device's.
+    """
+
+    frequency: float = quantity(1.83e9, "Hz", "Clock rate under the stated peak rates.", DATA_SHEET)
+    l2: int = quantity(50 << 20, "bytes", "Last cache of the device.", DATA_SHEET)
+    l2_bytes_per_cycle: int = quantity(38, "bytes/cycle", "From the last cache.", DATA_SHEET)
+    multiprocessors: int = quantity(132, "processors", "Multiprocessors of the device.", DATA_SHEET)
+    warp_threads: int = quantity(32, "threads", "Of a warp (wavefront).", DATA_SHEET)
+    resident_threads: int = quantity(2048, "threads", "That a multiprocessor holds at once.", DATA_SHEET)
+    resident_blocks: int = quantity(32, "blocks", "That a multiprocessor holds at once.", DATA_SHEET)
+    register_file: int = quantity(1 << 16, "registers", "Of 32 bits.", DATA_SHEET)
+    thread_registers: int = quantity(255, "registers", "Most of one thread.", DATA_SHEET)
+    shared_bytes: int = quantity(228 << 10, "bytes", "Shared memory (LDS).", DATA_SHEET)
+    block_shared_bytes: int = quantity(227 << 10, "bytes", "Most shared memory of one block.", DATA_SHEET)
+    system_shared_bytes: int = quantity(1 << 10, "bytes", "Of each block that the system takes.", DATA_SHEET)
+    shared_bytes_per_cycle: int = quantity(128, "bytes/cycle", "From shared memory.", DATA_SHEET)
+    memory_bytes_per_second: float = quantity(3.35e12, "bytes/s", "From memory, to the whole device.", DATA_SHEET)
+    line_bytes: int = quantity(128, "bytes", "Line of a cache.", DATA_SHEET)
+    access_bytes: int = quantity(16, "bytes", "Widest memory access of one thread.", DATA_SHEET)
+    vector_flops: int = quantity(
+        256, "1/cycle", "Operations in f32 outside matrix units, an FMA being two.", DATA_SHEET
+    )
+    matrix_f64: int = quantity(256, "1/cycle", "Operations of matrix products in f64.", DATA_SHEET)
+    matrix_f32: int = quantity(256, "1/cycle", "The same in f32, rounded as IEEE 754 has it.", DATA_SHEET)
+    matrix_f16: int = quantity(4096, "1/cycle", "The same in f16 or bf16, added in f32.", DATA_SHEET)
+    matrix_f8: int = quantity(8192, "1/cycle", "The same of floats of 8 bits.", DATA_SHEET)
+    matrix_i8: int = quantity(8192, "1/cycle", "The same in i8, added in i32.", DATA_SHEET)
+    matrix_rows: int = quantity(64, "rows", "In a block from which matrix units reach their rate.", DATA_SHEET)
+    matrix_warps: int = quantity(4, "warps", "That issue a matrix instruction together.", DATA_SHEET)
+    few_rows_share: float = quantity(0.6, "share", "Of the matrix rate that blocks of fewer rows reach.", PUBLISHED)
+    loads_matrices_from_shared: bool = quantity(True, "bool", "Matrix units read shared memory themselves.", DATA_SHEET)
+    has_matrix_f32: bool = quantity(False, "bool", "Matrix units multiply f32 without rounding operands.", DATA_SHEET)
+    load_latency: int = quantity(800, "cycles", "Until data from memory can be used.", PUBLISHED)
+    step_cycles: int = quantity(60, "cycles", "Of barriers and addresses in a step of a contraction.", UNMEASURED)
+    base_registers: int = quantity(36, "registers", "Of a thread besides accumulators and operands.", COUNTED)
+    epilogue_registers: int = quantity(10, "registers", "For each operation on the results of a product.", COUNTED)
+    fma_operand_registers: int = quantity(2, "1", "For each accumulator of a product without matrix unit.", COUNTED)
+    thread_elements: int = quantity(16, "elements", "Of a block of values in one thread, at most.", UNMEASURED)
+    max_warps: int = quantity(16, "warps", "Of a block.", UNMEASURED)
+    window: int = quantity(4, "iterations", "Of a reduction over windows, which is not tiled.", UNMEASURED)
+    operand_reuse: int = quantity(64, "products", "Of a block that share an operand.", COUNTED)
+    softmax_untiled_length: int = quantity(128, "elements", "Longest row of a softmax in one block.", UNMEASURED)
+    softmax_columns: int = quantity(64, "columns", "In a block of scores.", UNMEASURED)
+    softmax_rows: int = quantity(128, "rows", "In a block of scores.", UNMEASURED)
+    softmax_causal_block: int = quantity(64, "rows and columns", "In a block of causal scores.", UNMEASURED)
+    launch_ops: int = quantity(62_000_000, "operations", "In the time of a launch, about 2 us.", UNMEASURED)
+    traffic_ops: float = quantity(9.2, "operations", "In the time of a byte from memory.", DATA_SHEET)
+    masked_load_cost: int = quantity(1, "loads", "Masked load.", DATA_SHEET)
+    has_indexed_locals: bool = quantity(False, "bool", "Local buffers are registers, read as a whole.", DATA_SHEET)
+    max_local_elements: int = quantity(1 << 15, "elements", "Local buffers, which are registers.", DATA_SHEET)
+
+    def operation_seconds(self, operations: float) -> float:
+        """Return the seconds of operations of scalar loops on all multiprocessors."""
+        return self.seconds(operations / (self.multiprocessors * self.vector_flops / 2))
+
+    def round_trip_seconds(self, size: float) -> float:
+        """Return the seconds in which kernels write `size` bytes and read them again, with a launch."""
+        return self.operation_seconds(self.launch_ops) + 2 * size / self.memory_bytes_per_second
+
+    def idle_factor(self, iterations: int) -> float:
+        """Return how many times longer work takes that leaves multiprocessors idle: one runs an iteration."""
+        return max(1.0, self.multiprocessors / max(1, iterations))
+
+    def bytes_per_cycle(self, size: float) -> float:
+        """Return the bytes that the device reads in a cycle from the smallest cache that holds `size` bytes."""
+        if size <= self.l2:
+            return self.l2_bytes_per_cycle * self.multiprocessors
+        return self.memory_bytes_per_second / self.frequency
+
+    def matrix_flops(self, dtype: str) -> int:
+        """Return the operations in a cycle of products of a dtype, 0 if no matrix unit multiplies it."""
+        rates = {"f64": self.matrix_f64, "f32": self.matrix_f32, "f16": self.matrix_f16, "bf16": self.matrix_f16}
+        rates |= {"f8e4m3fn": self.matrix_f8, "f8e5m2": self.matrix_f8, "i8": self.matrix_i8}
+        return rates.get(dtype, 0)
+
+
+FIELDS = {f.name: f for kind in (GPU, Machine) for f in fields(kind)}
 """Every field of a description by name; its metadata has `unit`, `meaning` and `origin`."""
+
+MACHINE_FOLDER = Path(__file__).parent / "machines"
+"""Descriptions that are shipped."""
 
 
 @cache
 def shipped_machine(name: str) -> Machine:
     """Return the description compiler/cost/machines/`name`.toml."""
-    return read_machine(Path(__file__).parent / "machines" / f"{name}.toml")
+    return read_machine(MACHINE_FOLDER / f"{name}.toml")
+
+
+def shipped_names() -> list[str]:
+    """Return the names of the descriptions that are shipped."""
+    return sorted(p.stem for p in MACHINE_FOLDER.glob("*.toml"))
 
 
 def read_machine(path: Path | str) -> Machine:
@@ -242,24 +324,27 @@ def read_machine(path: Path | str) -> Machine:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TargetError(f"cannot read a machine's description from {path}: {error}") from error
-    return machine_from_fields(content.get("machine", {}), str(content.get("base", "")), str(path))
+    default = GPU() if "gpu" in content else Machine()
+    return machine_from_fields(content.get("machine", {}), str(content.get("base", "")), str(path), default)
 
 
-def machine_from_fields(given: Mapping[str, object], base: str, where: str) -> Machine:
-    """Return the shipped description `base` ("": the defaults) with fields `given` in the file `where`."""
-    if base and base not in (known := [p.stem for p in (Path(__file__).parent / "machines").glob("*.toml")]):
-        raise TargetError(f"{where}: no description is called {base!r}; there are {', '.join(sorted(known))}")
+def machine_from_fields(given: Mapping[str, object], base: str, where: str, default: Machine) -> Machine:
+    """Return the shipped description `base` ("": `default`) with fields `given` in the file `where`."""
+    if base and base not in (known := shipped_names()):
+        raise TargetError(f"{where}: no description is called {base!r}; there are {', '.join(known)}")
+    described = shipped_machine(base) if base else default
+    known_fields = {f.name: f for f in fields(described)}
     for name, value in given.items():
-        if name not in FIELDS:
-            near = difflib.get_close_matches(name, FIELDS, 1)
+        if name not in known_fields:
+            near = difflib.get_close_matches(name, known_fields, 1)
             raise TargetError(
                 f"{where}: a machine has no field {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
             )
-        default = FIELDS[name].default
-        kinds = (int, float) if type(default) is float else (type(default),)
+        kind = type(known_fields[name].default)
+        kinds = (int, float) if kind is float else (kind,)
         if type(value) not in kinds or (kinds != (bool,) and value <= 0):  # type: ignore[operator]  # a number
             raise TargetError(f"{where}: {name} takes a positive {kinds[-1].__name__}, not {value!r}")
-    return replace(shipped_machine(base) if base else Machine(), **given)  # type: ignore[arg-type]  # checked above
+    return replace(described, **given)  # type: ignore[arg-type]  # checked above
 
 
 def write_machine(path: Path | str, base: str, values: Mapping[str, float], header: Mapping[str, str]) -> None:

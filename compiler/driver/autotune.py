@@ -19,7 +19,6 @@ import compiler.analysis
 import compiler.cost
 import compiler.math
 import compiler.passes
-from compiler.codegen.llvm.targets import CPUTarget
 from compiler.cost.estimates import roofline_cycles
 from compiler.cost.machine import Machine
 from compiler.ir.tile.digest import kernel_digest
@@ -30,6 +29,7 @@ from compiler.passes.manager import KernelSink, PassInstrument, run_passes, run_
 from compiler.passes.pipeline_text import Pipeline, parse_pipeline, print_pipeline, split_at_kernels
 from compiler.passes.remark import Remark, format_seconds
 from compiler.runtime.cache import ObjectCache, object_key, source_hash
+from compiler.target import Target
 
 MeasureKernels: TypeAlias = Callable[[Sequence[Kernel], int], list[float]]
 """Seconds of one call of each of several kernels that compute the same, with constants spread over so many bytes (see
@@ -71,7 +71,7 @@ class TuningResult:
 class Tuner:
     """Run pipelines over programs as `run_pipeline` does, with other options where `measure` finds these faster."""
 
-    target: CPUTarget
+    target: Target
     cache: ObjectCache
     measure: MeasureKernels
 

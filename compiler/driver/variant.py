@@ -43,6 +43,7 @@ from compiler.runtime.constants import pack_once
 from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.executable import Executable
 from compiler.runtime.gpu_executable import GPUExecutable
+from compiler.runtime.gpu_kernel_timer import GPUKernelTimer
 from compiler.runtime.graph_replay import CUDAGraphs
 from compiler.runtime.kernel_timer import KernelTimer
 from compiler.runtime.prefaulted_arena import PrefaultedArena
@@ -211,11 +212,18 @@ def _compile(plan: Plan) -> CompiledVariant:
         problem = f"kernels for {target.name} are not checked against the originals, so none can be given"
         raise TargetError(f"option schedules: {problem}; change their passes instead (tile_passes)")
     start = time.perf_counter()
-    stages = lower_and_schedule(plan.specialized_graph(), plan.options, instruments_for(plan.options))
+    measures = isinstance(target, GPUTarget) and target.device_type == "cuda" and not target.missing_features()
+    passes = (
+        Tuner(target, object_cache_for(plan.options), GPUKernelTimer()).run
+        if measures and plan.options.effort == "tune"
+        else run_pipeline
+    )
+    stages = lower_and_schedule(plan.specialized_graph(), plan.options, instruments_for(plan.options), passes)
     scheduled = time.perf_counter()
     executable = load_on_gpu(stages, target, plan.options) if isinstance(target, GPUTarget) else None
     seconds = {"passes": scheduled - start, "code": time.perf_counter() - scheduled}
-    return CompiledVariant(plan, executable, seconds, compiled_stages=stages, notes=untuned(plan.options, target))
+    notes = () if measures else untuned(plan.options, target)
+    return CompiledVariant(plan, executable, seconds, compiled_stages=stages, notes=notes)
 
 
 def untuned(options: Options, target: Target) -> tuple[Remark, ...]:

@@ -27,9 +27,9 @@ import numpy as np
 import compiler.codegen
 import compiler.ir
 import compiler.math
-from compiler.codegen.llvm.targets import CPUTarget
 from compiler.options import Options
 from compiler.runtime.constants import aligned_empty
+from compiler.target import Target
 
 ENTRY_MAGIC = b"TWOBJ\x00\x00\x02"
 """First bytes of an entry: file type and format version."""
@@ -125,7 +125,7 @@ def object_cache_for(options: Options) -> ObjectCache:
     return ObjectCache(Path(options.cache) if options.cache else None)
 
 
-def object_key(content: str, target: CPUTarget) -> str:
+def object_key(content: str, target: Target) -> str:
     """Return the cache key of `content` (such as a kernel's digest) on `target`, for this version of the compiler."""
     parts = (content, str(target), source_hash(*CODE_PACKAGES, omitted=OMITTED), llvmlite.__version__)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

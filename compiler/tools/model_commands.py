@@ -90,14 +90,14 @@ def compile_model(args: argparse.Namespace) -> None:
 
 def save_kernels(compiled: CompiledModule, folder: str) -> None:
     """Write the kernels of a program to a folder, and print what they use."""
-    from compiler.report.render import table
+    from compiler.codegen.triton.targets import GPUTarget
+    from compiler.report.gpu_kernels import gpu_kernel_table
 
     with status_spinner("compiling kernels"):
         kernels = compiled.save_kernels(folder)
-    rows = table("kernels", ["kernel", "shared memory, bytes"], last=["resources"])
-    for name, kernel in kernels.items():
-        rows.add_row(name, str(kernel.shared_bytes), kernel.resources)
-    show(rows)
+    stages = compiled.stages
+    assert isinstance(stages.target, GPUTarget)
+    show(gpu_kernel_table(kernels, stages.scheduled, stages.target))
     err.print(f"wrote {folder}")
 
 

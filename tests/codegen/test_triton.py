@@ -177,6 +177,22 @@ def attention(dtype: str = "f32") -> Graph:
     return Graph((q, k, v), (ops.permute(ops.attention(q, k, v, scale=0.2), dims=(0, 2, 1, 3)),), "attention")
 
 
+def long_attention(dtype: str = "f32", causal: bool = False) -> Graph:
+    """Longer than a block of scores, and no multiple of it."""
+    q, k, v = inputs(q=f"{dtype}[1, 2, 150, 24]", k=f"{dtype}[1, 2, 150, 24]", v=f"{dtype}[1, 2, 150, 24]")
+    return Graph((q, k, v), (ops.attention(q, k, v, scale=0.2, causal=causal),), "attention")
+
+
+def long_causal_attention() -> Graph:
+    return long_attention("f16", causal=True)
+
+
+def split_product() -> Graph:
+    """So deep, and of so few results, that parts of its sums have programs of their own."""
+    x, w = inputs(x="f32[9, 4096]", w="f32[20, 4096]")
+    return Graph((x, w), (ops.relu(ops.linear(x, w)),), "split_product")
+
+
 def half_linear() -> Graph:
     return linear_gelu("f16")
 
@@ -215,6 +231,9 @@ KERNELS = [
     layer_norm,
     attention,
     bf16_attention,
+    long_attention,
+    long_causal_attention,
+    split_product,
     float8_linear,
     wide_float8_linear,
     convolution,

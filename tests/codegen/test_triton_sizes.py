@@ -33,7 +33,7 @@ def test_sizes_are_arguments_of_kernel_and_grid() -> None:
     assert "def launch(x, y, n):\n    kernel[(((n + 15)//16)*3,)](x, y, n, **options)" in text
     assert "signature = {'x': '*fp32', 'y': '*fp32', 'n': 'i32'}" in text
     assert "i = pid // 3 * 16 + tl.arange(0, 16)" in text
-    assert "tl.store(y + i[:, None] + j[None, :]*n, y_block" in text
+    assert "tl.store(y + i[None, :] + j[:, None]*n, y_block" in text
     assert "i[:, None] < n" in text
 
 

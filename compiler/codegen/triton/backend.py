@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from compiler.codegen.backend import Backend, Pipelines
+from compiler.codegen.backend import GRAPH_PASSES, UNFUSED_GRAPH_PASSES, Backend, Pipelines
 from compiler.codegen.triton.emit import emit_triton
 from compiler.codegen.triton.targets import GPU_TARGETS, GPUTarget
 from compiler.ir.tile.kernel import Kernel
 
-GPU_PASSES = "lower-async-copies,delinearize,tighten-reductions,split-kernels,collapse,gpu-rows,gpu-dot,gpu-blocks"
-"""Scalar loops to blocks: one kernel for each grid, then block shapes of local buffers, of contractions, and of everything else."""
+GPU_PASSES = (
+    "lower-async-copies,delinearize,tighten-reductions,split-kernels,gpu-split,sink-bindings,fuse-loops,online-softmax,collapse,"
+    "implicit-product,round-factors,gpu-rows,gpu-dot,gpu-order,gpu-blocks"
+)
+"""Scalar loops to blocks: one kernel for each grid, enough programs, then block shapes of local buffers, of contractions, of everything else."""
+
+GPU_GRAPH_PASSES, GPU_UNFUSED_GRAPH_PASSES = (
+    passes.replace(",winograd,eliminate-padding", "").replace(",widen-operands", "")
+    for passes in (GRAPH_PASSES, UNFUSED_GRAPH_PASSES)
+)
+"""Multiplications are cheap in matrix units, a kernel for each part of an image costs a launch (masks reach padding instead), and blocks convert operands once."""
 
 
 def print_triton(kernel: Kernel, target: GPUTarget) -> str:
@@ -19,6 +28,8 @@ def print_triton(kernel: Kernel, target: GPUTarget) -> str:
 BACKEND = Backend(
     name="triton",
     targets=GPU_TARGETS,
-    pipelines=Pipelines(program=GPU_PASSES, unfused_program=GPU_PASSES),
+    pipelines=Pipelines(
+        graph=GPU_GRAPH_PASSES, program=GPU_PASSES, unfused_graph=GPU_UNFUSED_GRAPH_PASSES, unfused_program=GPU_PASSES
+    ),
     printers={"triton": print_triton},
 )

@@ -14,6 +14,7 @@ Block sizes are the tile sizes of the kernel's loops; nothing is chosen here.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import assert_never
@@ -23,7 +24,7 @@ from compiler.codegen.triton.expressions import (
     LocalBlock,
     TritonExprEmitter,
     conjunction,
-    is_single_block,
+    covers,
     size_key,
 )
 from compiler.codegen.triton.triton_names import HELPERS, RESERVED, TritonError, dtype_names, literal, reduce_helper
@@ -101,6 +102,8 @@ class TritonKernelEmitter:
         self.exprs.names |= {size_key(size): BlockValue(name) for size, name in self.sizes.items()}
         self.index_names: dict[str, str] = {}  # text of an index block -> the name it is bound to
         self.local_depths: dict[str, int] = {}  # number of loops around each local buffer
+        stores = Counter(s.buffer for s in tile.walk(kernel.body) if isinstance(s, Store))
+        self.reassigned = {buffer for buffer, count in stores.items() if count > 1}
         self.grid_loops = [s.range for s in tile.walk(kernel.body) if isinstance(s, For) and s.parallel]
         self.needs_int64_index = any(needs_int64(p.type.numel) for p in kernel.params)
 
@@ -144,10 +147,10 @@ class TritonKernelEmitter:
 
     def launch_options(self) -> dict[str, int | bool]:
         """Return Triton's compile options; bounds checks need device assertions, without those for overflow."""
-        warps = min(16, max(4, self.largest_block // 1024))
+        warps = self.kernel.warps or min(16, max(4, self.largest_block // 1024))
         has_checks = any(isinstance(s, BoundsCheck) for s in tile.walk(self.kernel.body))
         assertions = {"debug": True, "sanitize_overflow": False} if has_checks else {}
-        return {"num_warps": warps, "enable_fp_fusion": True, **assertions}
+        return {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True, **assertions}
 
     def helper_source(self) -> str:
         """Return the source of the helper functions that the body calls."""
@@ -204,7 +207,7 @@ class TritonKernelEmitter:
                 value = self.exprs.bind_long_parts(value)
                 axes = self.exprs.axes(value)
                 text = literal(value, typed=True) if isinstance(value, Const) else self.exprs.expr_text(value, axes)
-                needs_no_binding = text.isidentifier() and not self.reads_local_scalar(value)
+                needs_no_binding = text.isidentifier() and not self.may_change(value)
                 self.exprs.names[name] = BlockValue(text, axes) if needs_no_binding else self.bind(text, axes, name)
             case Store(buffer, index, value):
                 self.emit_store(buffer, index, self.exprs.bind_long_parts(value))
@@ -252,13 +255,22 @@ class TritonKernelEmitter:
 
     def store_local_block(self, buffer: str, index: Sequence[Dim], value: Expr) -> None:
         """Bind the block that a local buffer holds from here on; one store must write all of it."""
-        inner = dict(list(self.exprs.loops.items())[self.local_depths[buffer] :])
-        index_loops = [inner.get(str(d)) for d in index]
-        dim_loops = tuple(r for r in index_loops if r is not None and r.lo == 0 and is_single_block(r))
-        if len(dim_loops) != len(index) or {r.var for r in dim_loops} != set(inner):
+        loops = list(self.exprs.loops.values())
+        inner = loops[self.local_depths[buffer] :]
+        dim_loops = tuple(r for d in index for r in inner if covers(r, d) and self.exprs.is_single_block(r))
+        if len(dim_loops) != len(index) or not {r for r in inner if r.tile > 1} <= set(dim_loops):
             raise TritonError(f"local %{buffer} is not written by one block; run gpu-rows")
-        axes = self.exprs.axes(value)
-        block = self.bind(self.exprs.expr_text(value, axes), axes, buffer)
+        if buffer not in self.reassigned:
+            axes = self.exprs.axes(value)
+            block = self.bind(self.exprs.expr_text(value, axes), axes, buffer)
+        else:  # its shape must not change from one iteration to the next
+            outer = (r for r in loops[: self.local_depths[buffer]] if r.tile > 1)
+            axes = self.exprs.in_loop_order(r.var for r in (*outer, *dim_loops))
+            known = self.exprs.local_blocks.get(buffer)
+            block = BlockValue(known.block.name if known else self.fresh_name(buffer), axes)
+            text = self.exprs.masked_text(value, axes, (), const(0, value.dtype))
+            self.write_line(f"{block.name} = {text}")
+            self.record_block_size(axes)
         self.exprs.local_blocks[buffer] = LocalBlock(block, dim_loops)
 
     def store_local_scalar(self, buffer: str, value: Expr) -> None:
@@ -268,9 +280,9 @@ class TritonKernelEmitter:
             raise TritonError(f"local %{buffer} is rank 0 but is stored once per %{min(extra_axes)}")
         self.write_line(f"{variable.name} = {self.exprs.masked_text(value, variable.axes, (), const(0, value.dtype))}")
 
-    def reads_local_scalar(self, value: Expr) -> bool:
-        """Return True if `value` is a load of a rank 0 local buffer, whose variable may change later."""
-        return isinstance(value, Load) and value.buffer in self.exprs.local_scalars
+    def may_change(self, value: Expr) -> bool:
+        """Return True if `value` is a load of a local buffer whose variable may be assigned again."""
+        return isinstance(value, Load) and value.buffer in {*self.exprs.local_scalars, *self.reassigned}
 
     def emit_check(self, stmt: BoundsCheck) -> None:
         block = self.exprs.names[stmt.name]
@@ -300,12 +312,14 @@ class TritonKernelEmitter:
             raise TritonError(f"the bounds of %{r.var} differ inside a block of %{varying[0]}")
         if parallel:
             start = self.program_start(r)
-        elif is_single_block(r):
+        elif self.exprs.is_single_block(r):
             start = self.exprs.index_text(r.lo, ())
         else:
             start = self.fresh_name(f"{r.var}_start" if r.tile > 1 else r.var)
             bounds = ", ".join(self.exprs.index_text(d, ()) for d in (r.lo, r.hi))
-            self.write_line(f"for {start} in range({bounds}{f', {r.tile}' if r.tile > 1 else ''}):")
+            step = f", {r.tile}" if r.tile > 1 else ""
+            pipelined = f", num_stages={r.stages}" if r.stages > 1 else ""
+            self.write_line(f"for {start} in {'tl.' * bool(pipelined)}range({bounds}{step}{pipelined}):")
             self.depth += 1
         index = start if r.tile == 1 else f"{start} + tl.arange(0, {r.tile})".removeprefix("0 + ")
         index = f"tl.cast({index}, tl.int64)" if self.needs_int64_index else index
@@ -346,11 +360,13 @@ class TritonKernelEmitter:
         reduced = tuple(r.var for r in s.ranges if r.tile > 1)
         outer_lines, self.lines = self.lines, []
         with self.nested_loops(s.ranges):
-            accumulator = "" if all(map(is_single_block, s.ranges)) else name
+            accumulator = "" if all(map(self.exprs.is_single_block, s.ranges)) else name
             self.emit_block(s.body)
             text, axes = self.dot_text(s, reduced, accumulator) or self.accumulate_text(s, reduced, accumulator)
             self.record_block_size(axes)
             shape = self.exprs.shape(axes)
+            if text.startswith("tl.dot("):
+                self.exprs.products.add(s.name)
             if accumulator:
                 self.write_line(f"{name} = {text}")
         loop_lines, self.lines = self.lines, outer_lines

@@ -26,9 +26,9 @@ from compiler.codegen.triton.triton_names import (
 from compiler.ir import scalar
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
 from compiler.ir.symbolic.index_atoms import Atom, DynamicSize, FloorDiv, Min, Var, format_index, map_atoms, operands
-from compiler.ir.symbolic.index_expr import Bounds, Dim, apply_compound, interval, var, variables
+from compiler.ir.symbolic.index_expr import Bounds, Dim, apply_compound, interval, substitute, var, variables
 from compiler.ir.text.tile_printer import PRECEDENCE, UNARY_PRECEDENCE
-from compiler.ir.tile.kernel import Kernel, Range
+from compiler.ir.tile.kernel import For, Kernel, Range, Store, walk
 from compiler.ir.types import f32, f64
 
 ATOM_PRECEDENCE = UNARY_PRECEDENCE + 1
@@ -80,6 +80,8 @@ class TritonExprEmitter:
         self.local_scalars: dict[str, BlockValue] = {}  # the variable of each local buffer of rank 0
         self.loops: dict[str, Range] = {}  # all loops in scope, outermost first
         self.helpers: set[str] = set()
+        self.products: set[str] = set()  # results of tl.dot
+        self.last_axes = contiguous_loops(kernel)
 
     # axes
 
@@ -102,9 +104,12 @@ class TritonExprEmitter:
         return self.in_loop_order({a for d in index for v in variables(d) for a in self.names[v].axes})
 
     def in_loop_order(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """Return `axes` outermost first, each once."""
+        """Return `axes` outermost first, each once; loops along which results are contiguous follow other parallel loops."""
         unordered = set(axes)
-        return tuple(v for v in self.loops if v in unordered)
+        ordered = [v for v in self.loops if v in unordered]
+        parallel = [v for v in ordered if v in self.last_axes]
+        swapped = iter(sorted(parallel, key=self.last_axes.__getitem__))
+        return tuple(next(swapped) if v in self.last_axes else v for v in ordered)
 
     def shape(self, axes: Sequence[str]) -> str:
         """Return the extents of a block as a Python tuple."""
@@ -158,6 +163,11 @@ class TritonExprEmitter:
                 bounds[v] = (low[0], high[1])
         return bounds
 
+    def is_single_block(self, r: Range) -> bool:
+        """Return True if one block covers a loop inside those in scope, which has at least one iteration."""
+        extent = interval(r.extent, self.index_bounds())
+        return extent is not None and extent[0] > 0 and extent[1] <= r.tile
+
     def format_index(self, d: Dim, axes: Sequence[str]) -> str:
         """Return the text of an index expression over names in scope."""
         return format_index(d, lambda v: self.align_axes(self.names[v], axes))
@@ -204,8 +214,8 @@ class TritonExprEmitter:
         local = self.local_blocks[e.buffer]
         renamed: dict[str, str] = {}
         for stored, d in zip(local.dim_loops, e.index, strict=True):
-            read = self.loops.get(str(d))
-            if read is None or read.with_(var=stored.var) != stored or read.var in renamed.values():
+            read = next((r for r in self.loops.values() if covers(r, d)), None)
+            if read is None or (read.extent, read.tile) != (stored.extent, stored.tile) or read.var in renamed.values():
                 raise TritonError(
                     f"local %{e.buffer}: {d} does not range over it as %{stored.var} did when it was stored; run gpu-rows"
                 )
@@ -244,6 +254,8 @@ class TritonExprEmitter:
 
     def call_text(self, e: PrimitiveCall, axes: Sequence[str]) -> tuple[str, int]:
         """Return a primitive applied to its arguments, and its precedence."""
+        if is_guarded_load(e):
+            return self.text_and_precedence(e.operands[1], axes)
         dtype = dtype_names(e.dtype)[0]
 
         def argument(k: int, level: int = 0) -> str:
@@ -257,6 +269,11 @@ class TritonExprEmitter:
             case "lshr":
                 bits = f"{argument(0, ATOM_PRECEDENCE)}.to(tl.uint{e.dtype.bits}, bitcast=True)"
                 return f"({bits} >> {argument(1, ATOM_PRECEDENCE)}).to({dtype}, bitcast=True)", ATOM_PRECEDENCE
+            case "fma" if isinstance(e.operands[2], Ref) and e.operands[2].name in self.products:
+                parts = argument(0, PRECEDENCE["*"]), argument(1, PRECEDENCE["*"]), argument(2, PRECEDENCE["+"])
+                return "{} * {} + {}".format(*parts), PRECEDENCE[
+                    "+"
+                ]  # so that Triton adds to the product's accumulators
             case "neg":
                 return f"-{argument(0, UNARY_PRECEDENCE)}", UNARY_PRECEDENCE
             case "not":
@@ -294,7 +311,10 @@ class TritonExprEmitter:
         """Return `e` at every index of `axes`, and `fill` outside the extents of the loops `own`."""
         partial = [v for v in own if has_partial_block(self.loops[v])]
         covers_axes = set(self.axes(e)) == set(axes)
-        if partial and covers_axes and isinstance(e, Load) and e.mask is None and e.buffer not in self.local_blocks:
+        if isinstance(e, PrimitiveCall) and is_guarded_load(e):
+            e = e.operands[1]
+        is_masked = isinstance(e, Load) and (e.mask is None or e.other == fill) and e.buffer not in self.local_blocks
+        if partial and covers_axes and isinstance(e, Load) and is_masked:
             return self.load(e, axes, fill)
         if isinstance(e, Const):
             text = f"tl.full({self.shape(axes)}, {literal(e)}, {dtype_names(e.dtype)[0]})"
@@ -324,6 +344,25 @@ class TritonExprEmitter:
         return memo[id(e)]
 
 
+def contiguous_loops(kernel: Kernel) -> dict[str, bool]:
+    """Return the parallel loops of a kernel, and whether neighbours along them are neighbours in memory in all its stores."""
+    types = {p.name: p.type for p in kernel.params}
+    offsets = [types[s.buffer].offset(s.index) for s in walk(kernel.body) if isinstance(s, Store) and s.buffer in types]
+
+    def is_contiguous(v: str) -> bool:
+        return bool(offsets) and all(substitute(d, {v: var(v) + 1}) - d == 1 for d in offsets)
+
+    return {s.range.var: is_contiguous(s.range.var) for s in walk(kernel.body) if isinstance(s, For) and s.parallel}
+
+
+def is_guarded_load(e: PrimitiveCall) -> bool:
+    """Return True if `e` is `where(c, load(x, c, other), other)`: the same as the load."""
+    if e.primitive != "where":
+        return False
+    test, loaded, other = e.operands
+    return isinstance(loaded, Load) and loaded.mask == test and loaded.other == other
+
+
 def size_key(name: str) -> str:
     """Return the key in `TritonExprEmitter.names` of a dynamic size, which no variable of Tile IR has."""
     return f"size {name}"
@@ -339,6 +378,6 @@ def has_partial_block(r: Range) -> bool:
     return not isinstance(r.extent, int) or r.extent % r.tile != 0
 
 
-def is_single_block(r: Range) -> bool:
-    """Return True if one block covers the loop."""
-    return isinstance(r.extent, int) and 0 < r.extent <= r.tile
+def covers(r: Range, d: Dim) -> bool:
+    """Return True if an index counts the iterations of a loop from 0."""
+    return d == var(r.var) - r.lo

@@ -38,6 +38,7 @@ def patch_interpreter() -> None:
         InterpreterBuilder.create_dot = widen_bf16_dot(InterpreterBuilder.create_dot)
         InterpreterBuilder.binary_op = type_comparisons(InterpreterBuilder.binary_op)
         InterpreterBuilder.cast_impl = cast_to_codes(InterpreterBuilder.cast_impl)
+        InterpreterBuilder.create_splat = keep_bool_splat(InterpreterBuilder.create_splat)
 
 
 @cache
@@ -107,6 +108,18 @@ def type_comparisons(binary_op: Callable[..., Any]) -> Callable[..., Any]:
     def apply(*args: Any) -> Any:
         result = binary_op(*args)
         return TensorHandle(result.data, tl.int1) if result.data.dtype == np.bool_ else result
+
+    return apply
+
+
+def keep_bool_splat(splat: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the interpreter's `splat` with blocks of bool for a bool; it would make them integers, which are no masks."""
+    from triton.runtime.interpreter import TensorHandle
+
+    @wraps(splat)
+    def apply(builder: Any, block_type: Any, scalar: Any) -> Any:
+        block = splat(builder, block_type, scalar)
+        return TensorHandle(block.data.astype(scalar.data.dtype), block.dtype)
 
     return apply
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from compiler.codegen.triton.interpreter_patches import interpreted_launch, patch_interpreter
+from compiler.codegen.triton.resources import KernelResources, kernel_resources
 from compiler.codegen.triton.targets import GPUTarget, is_interpreted
 
 
@@ -44,40 +44,29 @@ def load_triton(source: str) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class OfflineKernel:
-    """A kernel compiled for a GPU that is not here: assembly ("ptx" or "amdgcn") and binary ("cubin" or "hsaco") by kind.
-
-    `resources` is what the binary uses as its vendor's tool says it, such as "REG:32 STACK:0 SHARED:0 LOCAL:0"; "" without the tool.
-    """
+    """A kernel compiled for a GPU that is not here: assembly ("ptx" or "amdgcn") and binary ("cubin" or "hsaco") by kind."""
 
     artefacts: Mapping[str, bytes]
-    shared_bytes: int
-    resources: str
+    resources: KernelResources
+
+
+ALIGNMENT = 16
+"""Bytes that addresses of parameters are multiples of: PyTorch's allocator aligns to more, Triton specializes what it is given."""
 
 
 def compile_offline(source: str, target: GPUTarget) -> OfflineKernel:
-    """Compile without a GPU."""
+    """Compile without a GPU, as Triton does for parameters that are aligned to `ALIGNMENT` bytes."""
     import triton
     from triton.backends import compiler as backends
     from triton.compiler import ASTSource
 
     module = load_module(source)
     machine = backends.GPUTarget(target.platform, target.architecture, target.warp_threads)
-    program = ASTSource(module.kernel, module.signature)
+    types = module.signature.values()
+    aligned = {(k,): [["tt.divisibility", ALIGNMENT]] for k, type_ in enumerate(types) if type_.startswith("*")}
+    program = ASTSource(module.kernel, module.signature, attrs=aligned)
     compiled = triton.compile(program, target=machine, options=module.options)
     kept = {kind: text for kind, text in compiled.asm.items() if kind in ("ptx", "cubin", "amdgcn", "hsaco")}
     artefacts = {kind: text.encode() if isinstance(text, str) else text for kind, text in kept.items()}
-    resources = cubin_resources(artefacts["cubin"]) if "cubin" in artefacts else ""
-    return OfflineKernel(artefacts, compiled.metadata.shared, resources)
-
-
-def cubin_resources(cubin: bytes) -> str:
-    """Return the registers and memory that the kernel of a binary uses, in the words of `cuobjdump`; "" without it."""
-    import triton
-
-    tool = triton.knobs.nvidia.cuobjdump
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [tool.path, "--dump-resource-usage", file.name]
-        listing = subprocess.run(command, capture_output=True, text=True, check=False).stdout if tool else ""
-    return next((line.strip() for line in listing.splitlines() if "REG:" in line), "")
+    metadata = compiled.metadata
+    return OfflineKernel(artefacts, kernel_resources(artefacts, target, metadata.shared, metadata.num_warps))

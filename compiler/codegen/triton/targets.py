@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from compiler.analysis.local_blocks import addressing_problem
+from compiler.cost.machine import GPU, shipped_machine
 from compiler.ir.tile.kernel import Kernel
 from compiler.target import MATRIX_DTYPES, MatrixShape, MemorySpace, Target
 
@@ -62,29 +63,31 @@ def gpu_name(architecture: int | str) -> str:
     return f"sm{architecture}" if isinstance(architecture, int) else architecture.split(":")[0]
 
 
-def _gpu(platform: str, architecture: int | str, warp_threads: int, shared_kib: int) -> GPUTarget:
+def _gpu(architecture: int | str, description: str) -> GPUTarget:
+    """Return a target whose capacities and matrix units are those of the shipped `description`."""
+    gpu = shipped_machine(description)
+    assert isinstance(gpu, GPU)
+    shapes = (MatrixShape(16, 16, 16, x, x, total) for x, total in MATRIX_DTYPES if gpu.matrix_flops(x))
     return GPUTarget(
         name=gpu_name(architecture),
         backend="triton",
         native_dtypes=("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool"),
         memory=(
-            MemorySpace("registers", 255 * 4, "thread"),
-            MemorySpace("shared", shared_kib << 10, "block"),
+            MemorySpace("registers", gpu.thread_registers * 4, "thread"),
+            MemorySpace("shared", gpu.block_shared_bytes, "block"),
             MemorySpace("memory", None, "device"),
         ),
-        matrix_shapes=tuple(
-            MatrixShape(16, 16, 16, operand, operand, accumulator) for operand, accumulator in MATRIX_DTYPES
-        ),
-        platform=platform,
+        matrix_shapes=tuple(shapes),
+        machine=gpu,
+        platform="cuda" if isinstance(architecture, int) else "hip",
         architecture=architecture,
-        warp_threads=warp_threads,
+        warp_threads=gpu.warp_threads,
     )
 
 
-SHARED_KIB: Mapping[int | str, int] = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99, "gfx90a": 64, "gfx942": 64}
-"""Shared memory of a block in KiB: CUDA C++ Programming Guide, table of compute capabilities; AMD CDNA ISA, local data share."""
+DESCRIPTIONS: Mapping[int | str, str] = {
+    80: "a100", 86: "rtx3090", 89: "rtx4090", 90: "h100", 100: "b200", 120: "rtx5090", "gfx90a": "mi210", "gfx942": "mi300x",
+}  # fmt: skip
+"""Shipped description of the usual GPU of an architecture; `Options(machine="h200")` names another one."""
 
-GPU_TARGETS = {
-    t.name: t
-    for t in (_gpu("cuda", a, 32, n) if isinstance(a, int) else _gpu("hip", a, 64, n) for a, n in SHARED_KIB.items())
-}
+GPU_TARGETS = {t.name: t for t in (_gpu(architecture, name) for architecture, name in DESCRIPTIONS.items())}

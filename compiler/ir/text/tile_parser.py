@@ -80,9 +80,10 @@ def _read_kernel(c: Cursor) -> Kernel:
     scope = NameScope()
     params = c.read_list("(", lambda: read_size_declaration(c) if c.next_is("size") else _read_param(c, scope), ")")
     max_chunks = read_dim(c) if c.accept("max_chunks") else None
+    warps = c.expect_integer() if c.accept("warps") else 0
     body = _read_body(c, scope)
     c.index_names = None
-    return Kernel(name, tuple(p for p in params if p is not None), body, max_chunks)
+    return Kernel(name, tuple(p for p in params if p is not None), body, max_chunks, warps)
 
 
 def read_condition(c: Cursor) -> Dim:
@@ -206,7 +207,7 @@ def _read_range(c: Cursor, scope: NameScope) -> Range:
     name = c.expect_kind("value", "the loop's %variable").text
     result = Range(name, *_read_bounds(c))
     scope.values[name] = i64
-    while c.next_is("tile", "lanes", "unroll", "accumulators"):
+    while c.next_is("tile", "lanes", "unroll", "accumulators", "stages"):
         option = c.take().text
         result = result.with_(**{option: c.expect_integer()})
     return result.with_(balanced=True) if c.accept("balanced") else result

@@ -71,7 +71,8 @@ def print_kernel(kernel: Kernel) -> str:
     params += [f"{p.role} {format_value_name(p.name)}: {p.type}" for p in kernel.params]
     lines = [indent(line) for s in kernel.body for line in printer.print_stmt(s)]
     max_chunks = "" if kernel.max_chunks is None else f" max_chunks {kernel.max_chunks}"
-    return "\n".join([write_header(f"kernel {format_global_name(kernel.name)}", params, max_chunks), *lines, "}"])
+    schedule = f"{max_chunks}{f' warps {kernel.warps}' if kernel.warps else ''}"
+    return "\n".join([write_header(f"kernel {format_global_name(kernel.name)}", params, schedule), *lines, "}"])
 
 
 def print_expr(e: Expr) -> str:
@@ -142,7 +143,7 @@ class _KernelPrinter:
         return "\n".join([head, *map(indent, lines), "}"])
 
     def print_range(self, r: Range) -> str:
-        defaults = {"tile": 1, "lanes": 0, "unroll": 1, "accumulators": 1}
+        defaults = {"tile": 1, "lanes": 0, "unroll": 1, "accumulators": 1, "stages": 1}
         options = {name: getattr(r, name) for name in defaults}
         words = [f"{name} {value}" for name, value in options.items() if value != defaults[name]]
         words += ["balanced"] * r.balanced

@@ -25,7 +25,7 @@ def kernel_digest(kernel: Kernel) -> str:
         writer.line("size", writer.bind(s.name), s.low, s.high)
     for p in kernel.params:
         writer.line(p.role, writer.type(p.type), writer.bind(p.name))
-    writer.line("chunks", writer.optional_dim(kernel.max_chunks))
+    writer.line("chunks", writer.optional_dim(kernel.max_chunks), kernel.warps)
     writer.block(kernel.body)
     return hashlib.sha256("\n".join(writer.lines).encode()).hexdigest()[:32]
 
@@ -69,7 +69,8 @@ class _DigestWriter:
 
     def range(self, r: Range) -> str:
         lo, hi = self.dim(r.lo), self.dim(r.hi)
-        return f"{self.bind(r.var)} {lo} {hi} {r.tile} {r.lanes} {r.unroll} {r.accumulators} {r.balanced}"
+        schedule = f"{r.tile} {r.lanes} {r.unroll} {r.accumulators} {r.stages} {r.balanced}"
+        return f"{self.bind(r.var)} {lo} {hi} {schedule}"
 
     def block(self, body: Block) -> None:
         self.line("{")

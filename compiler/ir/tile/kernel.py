@@ -1,6 +1,6 @@
 """Tile IR of kernels: loops over tiles of an index space, with scalar semantics.
 
-    kernel    ::= "kernel" @name "(" (size | param),* ")" ["max_chunks" dim] "{" stmt* "}"
+    kernel    ::= "kernel" @name "(" (size | param),* ")" ["max_chunks" dim] ["warps" int] "{" stmt* "}"
     size      ::= "size" name "in" int ".." int "hint" int
     param     ::= ("in" | "const" | "out" | "inout" | "scratch") %name ":" type
     stmt      ::= %name "=" expr                                            Let
@@ -12,7 +12,7 @@
                 | "wait" %buffer ["pending" int]                            Wait
                 | ("for" | "parallel") range "{" stmt* "}"                  For
                 | %name "=" "reduce" op range,* "{" stmt* "yield" expr "}"  Reduce
-    range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int] ["accumulators" int] ["balanced"]
+    range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int] ["accumulators" int] ["stages" int] ["balanced"]
     expr      ::= the scalar expressions of compiler.ir.scalar;  %buffer "[" dim,* "]" loads an element
 
 **A kernel means what its scalar program means**: each loop visits its indices one by one, each expression is about one element.
@@ -25,6 +25,7 @@ the order of the additions in a reduction:
   axis in scope has lanes.
 * `unroll U` repeats an iteration U times in sequence before the loop test.
 * `accumulators C` of a reduction distributes its iterations over up to C partial results, if the tiles around it keep fewer.
+* `stages S` of a loop keeps the loads of S - 1 iterations ahead of the computation under way (software pipelining).
 * `balanced` of a tiled loop of dynamic extent divides the indices of its last two tiles about evenly between them.
 * `parallel` lets threads divide the iterations; directly nested parallel loops are divided together.  `max_chunks n`
   bounds the number of chunks of iterations that threads claim; with less than 2, the calling thread runs all of them.
@@ -43,6 +44,8 @@ Both statements stand outside tiled loops, and a copy is complete before its buf
       for %j in 0..32 { store exp(%s[%k%2, %j]), %y[%k, %j] }
     }
     wait %s
+
+On a GPU each iteration of the parallel loops over tiles is a program of `warps` warps; without them, code generation chooses.
 
 A `size` is a dynamic size: an integer in the given range, passed at run time, allowed in types, bounds and indices.  Its `hint`
 is the value that decisions about speed assume.
@@ -77,6 +80,7 @@ class Range:
     lanes: int = 0
     unroll: int = 1
     accumulators: int = 1
+    stages: int = 1
     balanced: bool = False
 
     def __hash__(self) -> int:
@@ -84,7 +88,8 @@ class Range:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.var, self.lo, self.hi, self.tile, self.lanes, self.unroll, self.accumulators, self.balanced))
+        schedule = self.tile, self.lanes, self.unroll, self.accumulators, self.stages, self.balanced
+        return hash((self.var, self.lo, self.hi, *schedule))
 
     @cached_property
     def extent(self) -> Dim:
@@ -297,12 +302,16 @@ class Param:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Kernel over its parameters; threads share its parallel loops in at most `max_chunks` chunks, None for any number."""
+    """Kernel over its parameters; threads share its parallel loops in at most `max_chunks` chunks, None for any number.
+
+    `warps` is the number of warps of a program on a GPU, 0 if that is not chosen.
+    """
 
     name: str
     params: tuple[Param, ...]
     body: Block
     max_chunks: Dim | None = None
+    warps: int = 0
 
     def with_body(self, body: Block) -> Kernel:
         return self if body is self.body else replace(self, body=body)

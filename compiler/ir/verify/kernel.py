@@ -204,6 +204,8 @@ def _check_params(kernel: Kernel) -> Iterator[str]:
             yield f"parameter %{p.name}: {p.type} has dimensions that are not declared sizes"
     if variables(kernel.max_chunks or 0):
         yield f"max_chunks {kernel.max_chunks} uses names that are not declared sizes"
+    if kernel.warps < 0 or kernel.warps & (kernel.warps - 1):
+        yield f"warps {kernel.warps} must be a power of two"
 
 
 def _check_size_names(kernel: Kernel) -> Iterator[str]:
@@ -390,8 +392,8 @@ def ranges_are_valid(site: ScopedStmt) -> Iterator[str]:
         for name in sorted(variables(r.lo) | variables(r.hi)):
             if outer.get(name) != 1:
                 yield f"%{r.var} in {r.lo}..{r.hi} has a bound with %{name}, which is not an enclosing loop with tile 1"
-        if r.tile < 1 or r.unroll < 1:
-            yield f"%{r.var} has tile {r.tile} and unroll {r.unroll}; both must be at least 1"
+        if min(r.tile, r.unroll, r.stages) < 1:
+            yield f"%{r.var} has tile {r.tile}, unroll {r.unroll} and stages {r.stages}; all must be at least 1"
         is_simple = isinstance(site.stmt, Reduce) and all(isinstance(s, (Let, Prefetch)) for s in site.stmt.body)
         if r.accumulators != 1 and (r.accumulators < 1 or r.tile != 1 or not is_simple):
             only = "only an untiled reduction of lets and prefetches may have several"

@@ -2,69 +2,113 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from compiler.analysis.accesses import Accesses
+from compiler.cost.gpu_contraction import block_extent
+from compiler.cost.machine import GPU
 from compiler.ir.symbolic.index_expr import product
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Stmt
-from compiler.passes.base import Context, TilePass, from_machine, register
-from compiler.passes.gpu.gpu_dot import block_extent, is_tiled
-from compiler.passes.gpu.gpu_rows import next_power_of_2
+from compiler.passes.base import Context, TilePass, register
+from compiler.passes.gpu.gpu_dot import is_tiled
+from compiler.passes.gpu.gpu_rows import gpu_of, next_power_of_2
+
+FEWEST_WARPS = 4
+"""Warps of a small block: one for each scheduler of a multiprocessor."""
+
+STRIDED_STEPS = 16
+"""Steps of a reduction taken at once if none of its loops is contiguous: the loops around it fill the block."""
 
 
 @register
 @dataclass(frozen=True)
 class GpuBlocks(TilePass):
-    """Tile the loops that `gpu-dot` and `gpu-rows` left untiled.
+    """Tile the loops that `gpu-dot` and `gpu-rows` left untiled, and choose the warps.
 
-    parallel %i in 0..50 { %s = reduce add %r in 0..100 { yield %x[%i, %r] } ... }
-    ->  parallel %i in 0..50 tile 8 { %s = reduce add %r in 0..100 tile 128 { yield %x[%i, %r] } ... }
+    kernel { parallel %i in 0..50 { %s = reduce add %r in 0..100 { yield %x[%i, %r] } ... } }
+    ->  kernel warps 4 { parallel %i in 0..50 tile 4 { %s = reduce add %r in 0..100 tile 128 { yield %x[%i, %r] } ... } }
 
-    A reduction takes up to `row_elements` per step, `strided_elements` if none of its loops is contiguous.  Then parallel
-    loops, inner ones first, fill a block of `block_elements`.  Parallel loops of kernels that are tiled already, and
-    reductions over windows of at most `max_loop_extent`, stay as they are.
+    A block has as many elements as `FEWEST_WARPS` warps access with the widest loads of the machine, `elements` if that is not 0, and fewer
+    where multiprocessors would be idle.  A reduction takes two such blocks a step, `STRIDED_STEPS` steps if none of its loops is
+    contiguous; then parallel loops, inner ones first, fill a block.  Where some accesses are contiguous along one parallel loop and some
+    along another, a block has a cache line of both, so that a transpose goes through shared memory.  Parallel loops of kernels that
+    are tiled already, and reductions over short windows, stay as they are.
     """
 
     name = "gpu-blocks"
-    block_elements: int = from_machine("gpu_block")
-    row_elements: int = from_machine("gpu_reduced_block")
-    strided_elements: int = from_machine("gpu_strided_block")
-    max_loop_extent: int = from_machine("gpu_window")
+    elements: int = 0
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        table = Accesses(ir)
+        table, gpu = Accesses(ir), gpu_of(context)
         sizes: dict[str, int] = {}
         parallel_loops = [s for s in tile.walk(ir.body) if isinstance(s, For) and s.parallel]
+        elements = self.elements or block_elements(table, gpu)
         for stmt in tile.walk(ir.body):
             if not ((isinstance(stmt, For) and stmt.parallel) or is_tiled(stmt)):
-                self.block_inner_loops(table, stmt, sizes)
+                self.block_inner_loops(table, stmt, sizes, elements, gpu)
         if not any(is_tiled(s) for s in parallel_loops):
-            remaining = self.block_elements // largest_block(ir.body, sizes)
+            remaining = elements // largest_block(ir.body, sizes)
+            transposed = transposed_loops(table, parallel_loops)
             for s in reversed(parallel_loops):
-                sizes[s.range.var] = max(1, min(remaining, next_power_of_2(block_extent(s.range))))
-                remaining //= sizes[s.range.var]
-        sizes = {v: n for v, n in sizes.items() if context.may_apply(self, f"%{v} in blocks of {n}")}
-        return ir.with_body(tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile))))
+                most = gpu.line_bytes // narrowest_bytes(table, gpu) if s in transposed else remaining
+                if s in transposed or not transposed:
+                    sizes[s.range.var] = max(1, min(most, next_power_of_2(block_extent(s.range))))
+                    remaining //= sizes[s.range.var]
+        body = tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile)))
+        warps = ir.warps or block_warps(largest_block(body, {}), gpu)
+        blocked = ", ".join(f"%{v} in blocks of {n}" for v, n in sizes.items() if n > 1)
+        if body == ir.body and warps == ir.warps:
+            return ir
+        may_apply = context.may_apply(self, f"{blocked or 'no more blocks'}; {warps} warps")
+        return replace(ir, body=body, warps=warps) if may_apply else ir
 
-    def block_inner_loops(self, table: Accesses, stmt: Stmt, sizes: dict[str, int]) -> None:
+    def block_inner_loops(self, table: Accesses, stmt: Stmt, sizes: dict[str, int], elements: int, gpu: GPU) -> None:
         """Choose tiles for an innermost reduction or serial loop with independent steps, last range first."""
         if any(tile.stmt_ranges(s) for s in tile.walk(tile.stmt_body(stmt))):
             return
         if isinstance(stmt, For) and not table.is_parallel(stmt.range.var):
             return
-        loops = [r for r in tile.stmt_ranges(stmt) if block_extent(r) > self.max_loop_extent]
-        remaining = (
-            self.row_elements if any(self.is_contiguous(table, stmt, r) for r in loops) else self.strided_elements
-        )
+        loops = [r for r in tile.stmt_ranges(stmt) if block_extent(r) > gpu.window]
+        remaining = 2 * elements if any(is_contiguous(table, r) for r in loops) else STRIDED_STEPS
         for r in reversed(loops):
             sizes[r.var] = max(1, min(remaining, next_power_of_2(block_extent(r))))
             remaining //= sizes[r.var]
 
-    @staticmethod
-    def is_contiguous(table: Accesses, stmt: Stmt, r: Range) -> bool:
-        """Return True if some access has stride 1 along `r`."""
-        return any(table.stride(a, r.var) == 1 for a in table.all if r in a.loops)
+
+def block_elements(table: Accesses, gpu: GPU) -> int:
+    """Return the elements of a block: each thread makes the widest accesses, unless multiprocessors would be idle then."""
+    least = FEWEST_WARPS * gpu.warp_threads
+    elements = least * max(1, gpu.access_bytes // narrowest_bytes(table, gpu))
+    work = max((prod(block_extent(r) for r in a.loops) for a in table.all), default=1)
+    while elements > least and work < elements * gpu.multiprocessors:
+        elements //= 2
+    return elements
+
+
+def narrowest_bytes(table: Accesses, gpu: GPU) -> int:
+    """Return the bytes of the narrowest elements that are accessed."""
+    return min((table.types[a.buffer].dtype.bytes for a in table.all), default=gpu.access_bytes)
+
+
+def transposed_loops(table: Accesses, loops: list[For]) -> list[For]:
+    """Return the parallel loops that accesses over several of them are contiguous along, if there is more than one."""
+    names = {s.range.var for s in loops}
+    shared = [a for a in table.all if table.roles[a.buffer] != "local"]
+    wide = [a for a in shared if sum(table.depends_on(a, v) for v in names & a.loop_vars) > 1]
+    found = [s for s in loops if any(table.stride(a, s.range.var) == 1 for a in wide if s.range.var in a.loop_vars)]
+    return found if len(found) > 1 else []
+
+
+def block_warps(elements: int, gpu: GPU) -> int:
+    """Return the warps that hold a block of values in registers, `thread_elements` in a thread."""
+    return max(FEWEST_WARPS, min(gpu.max_warps, elements // (gpu.warp_threads * gpu.thread_elements)))
+
+
+def is_contiguous(table: Accesses, r: Range) -> bool:
+    """Return True if some access has stride 1 along `r`."""
+    return any(table.stride(a, r.var) == 1 for a in table.all if r in a.loops)
 
 
 def largest_block(body: Block, sizes: dict[str, int]) -> int:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from compiler.analysis.accesses import Accesses
-from compiler.ir.scalar import Expr, Load
+from compiler.cost.gpu_contraction import product_loops
+from compiler.cost.gpu_product import MIN_BLOCK, ProductBlock, best_blocks
+from compiler.cost.machine import GPU
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import Contraction, contraction_of
-from compiler.ir.tile.kernel import Kernel, Range, Stmt
-from compiler.passes.base import Context, TilePass, from_machine, register
-from compiler.passes.gpu.gpu_rows import MIN_BLOCK, next_power_of_2
-from compiler.target import MATRIX_DTYPES
+from compiler.ir.tile.kernel import Kernel, Range, Reduce, Stmt
+from compiler.passes.base import Context, TilePass, register
+from compiler.passes.gpu.gpu_rows import gpu_of
+
+MAX_ALTERNATIVES = 4
+"""Most blocks that the autotuner tries beside the best one by the cost model; bounds compile time."""
 
 
 @register
@@ -20,84 +23,82 @@ from compiler.target import MATRIX_DTYPES
 class GpuDot(TilePass):
     """Tile a contraction for matrix units.
 
-    parallel %i { parallel %j { reduce add %k { x[%i, %k] * w[%j, %k] } } }
-    ->  parallel %i tile 64 { parallel %j tile 64 { reduce add %k tile 32 { x[%i, %k] * w[%j, %k] } } }
+    kernel { parallel %i { parallel %j { reduce add %r, %k { x[%i, %r, %k] * w[%j, %r, %k] } } } }  ->
+    kernel warps 8 { parallel %i tile 128 { parallel %j tile 256 {
+      reduce add %r, %k tile 64 stages 4 { x[%i, %r, %k] * w[%j, %r, %k] } } } }
 
-    Tiles a loop of the first operand only, a loop of the second only, and a reduced loop of both: the longest of each.
-    Existing tiles stay.  The others shrink until there are at most `max_accumulators`, and the operands' blocks fit in
-    `max_shared_bytes` of shared memory.
+    Tiles a loop of the first operand only, a loop of the second only, and a reduced loop of both, which becomes the innermost one: the
+    longest of each.  The cost model of matrix products (compiler.cost.gpu_product) chooses tiles, warps and stages.  An option that is not 0
+    is taken instead, and tiles that exist stay.  The autotuner may try the next best blocks, each of another shape.
     """
 
     name = "gpu-dot"
-    rows: int = from_machine("gpu_rows")
-    columns: int = from_machine("gpu_columns")
-    depth: int = from_machine("gpu_depth")
-    max_accumulators: int = from_machine("gpu_accumulators")
-    max_shared_bytes: int = from_machine("gpu_shared_bytes")
+    rows: int = 0
+    columns: int = 0
+    depth: int = 0
+    warps: int = 0
+    stages: int = 0
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        table = Accesses(ir)
-        sizes: dict[str, int] = {}
+        choice, chosen = BlockChoice(Accesses(ir), gpu_of(context), self), list[str]()
         for stmt in tile.walk(ir.body):
             if contraction := contraction_of(stmt):
-                name, chosen = contraction.reduction.name, dict(sizes)
-                missed = self.choose_block(table, contraction, chosen)
+                name, missed = contraction.reduction.name, choice.add(contraction)
                 if missed:
                     context.missed(self, f"%{name}: {missed}")
-                elif context.may_apply(self, f"%{name}: blocks of {', '.join(f'%{v} {n}' for v, n in chosen.items())}"):
-                    sizes = chosen
-        return ir.with_body(tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile))))
+                else:
+                    chosen.append(f"%{name}: {choice.remark}")
+        if not chosen or not context.may_apply(self, chosen[0]):
+            return ir
+        for message in chosen[1:]:
+            context.also_applied(self, message)
+        if self == GpuDot():
+            context.propose(self, *(GpuDot(b.rows, b.columns, b.depth, b.warps, b.stages) for b in choice.alternatives))
+        body = tile.expand_stmts(ir.body, choice.with_depth_innermost)
+        body = tile.map_ranges(body, lambda r, _: choice.ranges.get(r.var, r))
+        return replace(ir, body=body, warps=choice.warps)
 
-    def choose_block(self, table: Accesses, c: Contraction, sizes: dict[str, int]) -> str:
-        """Add the tiles of one contraction to `sizes`; return the reason if there are none, else ""."""
-        a, b = (dependent_loops(table, e) for e in (c.lhs, c.rhs))
-        operands = c.matrix_operands(MATRIX_DTYPES)
-        if operands is None:
-            return f"no matrix unit multiplies {c.lhs.dtype}"
-        ranges = c.reduction.ranges
-        around = [r for r in table.loops[ranges[0].var][2] if r.extent != 1]
-        row = longest([r for r in around if r.var in a - b])
-        column = longest([r for r in around if r.var in b - a])
-        depth = longest([r for r in ranges if r.var in a & b and r.extent != 1])
-        if row is None or column is None or depth is None:
-            return "no reuse of an operand"
-        if any(r.tile > 1 and r.var in a & b for r in around):
-            return "both operands depend on a tiled loop"
 
-        fixed = {r.var for r in (row, column, depth) if r.tile > 1 or r.var in sizes}
-        for r, most in ((depth, self.depth), (column, self.columns), (row, self.rows)):
-            default = r.tile if r.tile > 1 else min(most, next_power_of_2(block_extent(r)))
-            sizes[r.var] = max(MIN_BLOCK, sizes.get(r.var, default))
-        bytes_ = operands[0].dtype.bytes
+@dataclass
+class BlockChoice:
+    """The loops with the tiles that are chosen so far, and the warps that all contractions of a kernel share."""
 
-        def too_large() -> bool:
-            rows, columns, steps = (sizes[r.var] for r in (row, column, depth))
-            return rows * columns > self.max_accumulators or (rows + columns) * steps * bytes_ > self.max_shared_bytes
+    table: Accesses
+    gpu: GPU
+    options: GpuDot
+    ranges: dict[str, Range] = field(default_factory=dict)
+    warps: int = 0
+    remark: str = ""
+    alternatives: list[ProductBlock] = field(default_factory=list)
 
-        for r in (row, depth, column):
-            while too_large() and r.var not in fixed and sizes[r.var] > MIN_BLOCK:
-                sizes[r.var] //= 2
+    def add(self, c: Contraction) -> str:
+        """Choose the tiles of one contraction; return the reason if there are none, else ""."""
+        found = product_loops(self.table, c)
+        if isinstance(found, str):
+            return found
+        o, given = self.options, (self.ranges.get(r.var, r).tile for r in found.loops)
+        rows, columns, depth = (0 if n == 1 else max(MIN_BLOCK, n) for n in given)
+        fixed = ProductBlock(o.rows or rows, o.columns or columns, o.depth or depth, self.warps or o.warps, o.stages)
+        best = best_blocks(found.product, self.gpu, fixed)
+        if not best:
+            return "no block fits"
+        block, price = best[0]
+        if not self.ranges:
+            shapes = {(b.rows, b.columns, b.depth): b for b, _ in reversed(best)}
+            self.alternatives = sorted(shapes.values(), key=[b for b, _ in best].index)[1 : MAX_ALTERNATIVES + 1]
+        self.warps, self.remark = block.warps, f"blocks of {block}: {price}"
+        for r, side in zip(found.loops, (block.rows, block.columns, block.depth), strict=True):
+            self.ranges[r.var] = r.with_(tile=side)
+        loop = found.pipelined_loop(block.depth)
+        if loop is not None:
+            self.ranges[loop.var] = self.ranges.get(loop.var, loop).with_(stages=block.stages)
         return ""
 
-
-def dependent_loops(table: Accesses, e: Expr) -> frozenset[str]:
-    """Return the loops that a value depends on, including those around the local buffers it reads."""
-    local_buffers = {x.buffer for x in e.subexprs if isinstance(x, Load) and table.roles[x.buffer] == "local"}
-    return table.varying_loops(e).union(*(table.local_scopes[b] for b in local_buffers))
-
-
-ASSUMED_EXTENT = 64
-"""Extent assumed for dynamic loops: one that fills a block of a matrix product."""
-
-
-def block_extent(r: Range) -> int:
-    """Return the extent of a loop, `ASSUMED_EXTENT` if it is dynamic."""
-    return r.extent if isinstance(r.extent, int) else ASSUMED_EXTENT
-
-
-def longest(loops: Sequence[Range]) -> Range | None:
-    """Return the innermost loop that fills a block, else the longest one; None if there are no loops."""
-    return max(reversed(loops), key=lambda r: min(block_extent(r), ASSUMED_EXTENT), default=None)
+    def with_depth_innermost(self, stmt: Stmt) -> tuple[Stmt]:
+        """Return a reduction with the loop that loads are pipelined along as the innermost one."""
+        if not isinstance(stmt, Reduce):
+            return (stmt,)
+        return (replace(stmt, ranges=tuple(sorted(stmt.ranges, key=lambda r: r.var in self.ranges))),)
 
 
 def is_tiled(stmt: Stmt) -> bool:

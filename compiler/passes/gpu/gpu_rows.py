@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.analysis.accesses import Accesses
+from compiler.cost.gpu_product import MIN_BLOCK
+from compiler.cost.machine import GPU
+from compiler.ir.symbolic.index_expr import interval, var
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Kernel, Range, Stmt
 from compiler.passes.base import Context, TilePass, register
-
-MIN_BLOCK = 16
-"""Smallest extent of a block that matrix units multiply (`tl.dot` of Triton)."""
 
 
 @register
@@ -20,7 +20,7 @@ class GpuRows(TilePass):
 
     for %k in 0..100 { store exp(...), %kept[%k] }  ->  for %k in 0..100 tile 128 { store exp(...), %kept[%k] }
 
-    Applies to every loop of static extent whose variable indexes a local buffer.  Tiles are powers of two, as Triton's
+    Applies to every loop of bounded extent whose variable indexes a local buffer.  Tiles are powers of two, as Triton's
     blocks are.
     """
 
@@ -28,14 +28,16 @@ class GpuRows(TilePass):
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         table = Accesses(ir)
-        index_vars = {str(d) for a in table.all if table.roles[a.buffer] == "local" for d in a.index}
+        local = (a for a in table.all if table.roles[a.buffer] == "local")
+        index_vars = {r.var for a in local for d in a.index for r in a.loops if d == var(r.var) - r.lo}
 
         def rule(r: Range, _: Stmt) -> Range:
-            if r.var not in index_vars or not isinstance(r.extent, int):
+            extent = interval(r.extent, table.loop_bounds)
+            if r.var not in index_vars or extent is None:
                 return r
             if not context.may_apply(self, f"%{r.var}: a row of {r.extent} in one block", required=True):
                 return r
-            return r.with_(tile=max(MIN_BLOCK, next_power_of_2(r.extent)))
+            return r.with_(tile=max(MIN_BLOCK, next_power_of_2(extent[1])))
 
         return ir.with_body(tile.map_ranges(ir.body, rule))
 
@@ -43,3 +45,8 @@ class GpuRows(TilePass):
 def next_power_of_2(n: int) -> int:
     """Return the smallest power of two that is at least `n`."""
     return 1 << max(0, n - 1).bit_length()
+
+
+def gpu_of(context: Context) -> GPU:
+    """Return the GPU that passes choose for; an H100 if the target is none."""
+    return context.machine if isinstance(context.machine, GPU) else GPU()

@@ -32,7 +32,7 @@ from compiler.ir.graph.structure import (
     TupleGet,
     is_view,
 )
-from compiler.ir.symbolic.index_expr import variables
+from compiler.ir.symbolic.index_expr import var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Local, dim_hint
@@ -331,10 +331,11 @@ class GroupSearch:
         return False
 
     def concat_cost(self, n: Node) -> int:
-        """Return the bytes moved by a concat or pad whose computed operands are written in place, plus its launch."""
+        """Return the operations in the time of a concat or pad whose computed operands are written in place."""
         copied = sum(2 * hinted_bytes(o) for o in n.operands if not self.has_reduction_producer(o))
         gaps = hinted_bytes(n) - sum(hinted_bytes(o) for o in n.operands)
-        return copied + gaps + (self.context.machine.launch_ops if copied or gaps else 0)
+        machine = self.context.machine
+        return round((copied + gaps) * machine.traffic_ops) + (machine.launch_ops if copied or gaps else 0)
 
     def has_reduction_producer(self, n: Node, single_use: bool = False) -> bool:
         """Return True if `n` is a reduction behind single-use elementwise ops and views, or a concat of such values."""
@@ -349,7 +350,9 @@ class GroupSearch:
         )
 
     def profitability_veto(self, kernel: Kernel, body: Graph) -> str:
-        """Return the reason why a kernel that can be lowered would be slow, or ""."""
+        """Return the reason why a kernel that can be lowered would be slow, or no code for the machine, or ""."""
+        if not self.context.machine.has_indexed_locals and not reads_whole_locals(kernel):
+            return "elements of a local buffer would be read one by one, but it lies in registers"
         sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
         for n in sums[:-1]:
             if hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
@@ -420,9 +423,14 @@ class GroupSearch:
 
 
 def kernel_cost(kernel: Kernel, machine: Machine) -> int:
-    """Return the cost of a kernel in operations: its own, one per byte of its parameters, and the launch."""
+    """Return the cost of a kernel in operations: its own, those in the time of its parameters' bytes, and the launch.
+
+    A machine of many processors takes longer for the first two where parallel iterations are few.
+    """
     traffic = sum(dim_hint(p.type.nbytes) for p in kernel.params)
-    return estimated_ops(kernel, machine) + traffic + machine.launch_ops
+    iterations = prod(dim_hint(f.range.extent) for f in perfect_parallel_nest(kernel.body))
+    work = estimated_ops(kernel, machine) + traffic * machine.traffic_ops
+    return round(work * machine.idle_factor(iterations)) + machine.launch_ops
 
 
 def hinted_bytes(n: Node) -> int:
@@ -433,6 +441,13 @@ def hinted_bytes(n: Node) -> int:
 def uses_online_softmax(kernel: Kernel, machine: Machine) -> bool:
     """Return True if `online-softmax` will block the kernel's rows, so that they share what they reread."""
     return OnlineSoftmax().for_machine(machine).match_row(FuseLoops().run(kernel, Context())) is not None
+
+
+def reads_whole_locals(kernel: Kernel) -> bool:
+    """Return True if each index of a local buffer of a kernel is that of a loop, counted from its start."""
+    table = Accesses(kernel)
+    local = (a for a in table.all if table.roles[a.buffer] == "local")
+    return all(any(d == var(r.var) - r.lo for r in a.loops) for a in local for d in a.index)
 
 
 def reread_bytes(kernel: Kernel) -> int:

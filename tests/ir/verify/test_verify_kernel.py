@@ -46,7 +46,7 @@ BROKEN = {
     "reading before the start": (kernel("for %i in 0..8 { store %x[%i - 1], %y[%i] }"), "ranges over -1..6, but the extent is 8"),
     "storing past the end": (kernel("for %i in 0..9 tile 4 { store 1.0, %y[%i] }"), "ranges over 0..8, but the extent is 8"),
     "odd lanes": (kernel("for %i in 0..8 tile 6 lanes 3 { store %x[%i], %y[%i] }"), "3 lanes"),
-    "no tile": (kernel("for %i in 0..8 tile 0 { store %x[%i], %y[%i] }"), "both must be at least 1"),
+    "no tile": (kernel("for %i in 0..8 tile 0 { store %x[%i], %y[%i] }"), "all must be at least 1"),
     "accumulators of a loop": (kernel("for %i in 0..8 accumulators 2 { store %x[%i], %y[%i] }"), "%i has 2 accumulators"),
     "accumulators of a tile": (kernel("%s = reduce add %k in 0..8 tile 4 accumulators 2 { yield %x[%k] } store %s, %y[0]"), "%k has 2 accumulators"),
     "accumulators around a loop": (kernel("%s = reduce add %k in 0..8 accumulators 2 {\n for %j in 0..2 { %v = 1.0:f32 }\n yield %x[%k] } store %s, %y[0]"), "%k has 2 accumulators"),

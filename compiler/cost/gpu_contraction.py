@@ -1,0 +1,137 @@
+"""Contractions of a kernel as matrix products: which loops are rows, columns and depth, and what limits them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from compiler.analysis.accesses import Accesses, count_divisions
+from compiler.cost.gpu_product import MatrixProduct
+from compiler.ir.scalar import Expr, Load
+from compiler.ir.symbolic.index_expr import Dim, size_hint, substitute, var, variables
+from compiler.ir.tile.contraction import Contraction
+from compiler.ir.tile.kernel import For, Range, dim_hint
+from compiler.target import MATRIX_DTYPES
+
+
+@dataclass(frozen=True)
+class ProductLoops:
+    """A contraction as a matrix product, and its loops: over rows, columns and depth."""
+
+    product: MatrixProduct
+    loops: tuple[Range, Range, Range]
+    serial: tuple[Range, ...]
+
+    def pipelined_loop(self, depth: int) -> Range | None:
+        """Return the loop that loads are pipelined along: over the depth, unless one block of `depth` covers it."""
+        if block_extent(self.loops[-1]) > depth:
+            return self.loops[-1]
+        return self.serial[-1] if self.serial else None
+
+
+def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
+    """Return a contraction as a matrix product of the longest loops of each kind, or the reason why it is none."""
+    a, b = (dependent_loops(table, e) for e in (c.lhs, c.rhs))
+    operands = c.matrix_operands(MATRIX_DTYPES)
+    if operands is None:
+        return f"no matrix unit multiplies {c.lhs.dtype}"
+    reduced = c.reduction.ranges
+    around = [r for r in table.loops[reduced[0].var][2] if r.extent != 1]
+    row = longest([r for r in around if r.var in a - b])
+    column = longest([r for r in around if r.var in b - a])
+    depth = longest([r for r in reduced if r.var in a & b and r.extent != 1])
+    if row is None or column is None or depth is None:
+        return "no reuse of an operand"
+    if any(r.tile > 1 and r.var in a & b for r in around):
+        return "both operands depend on a tiled loop"
+    dtype, loops = operands[0].dtype, (row, column, depth)
+    serial = tuple(r for r in around if r not in loops and not is_parallel(table, r))
+    rows, columns, steps = map(block_extent, loops)
+    product = MatrixProduct(
+        rows,
+        columns,
+        steps,
+        dtype=dtype.name,
+        element_bytes=dtype.bytes,
+        result_bytes=result_bytes(table, {row.var, column.var}) or c.accumulator.bytes,
+        batch=prod(block_extent(r) for r in around if r not in (*loops, *serial)),
+        repeats=prod(block_extent(r) for r in (*serial, *reduced) if r is not depth),
+        lhs_neighbours=neighbours(table, operands[0], depth, row),
+        rhs_neighbours=neighbours(table, operands[1], depth, column),
+        lhs_gathered=is_gathered(table, operands[0]),
+        rhs_gathered=is_gathered(table, operands[1]),
+        epilogue_ops=epilogue_ops(table, c, {row.var, column.var}),
+        read_bytes=sum(dim_hint(table.types[b].nbytes) for b in loaded_params(table, operands)),
+    )
+    return ProductLoops(product, loops, (*serial, *(r for r in reduced if r is not depth)))
+
+
+def is_parallel(table: Accesses, r: Range) -> bool:
+    """Return True if `r` is the range of a parallel loop."""
+    stmt = table.loops[r.var][1]
+    return isinstance(stmt, For) and stmt.parallel
+
+
+def neighbours(table: Accesses, operand: Expr, depth: Range, side: Range) -> str:
+    """Return "depth" or "side" if elements of an operand's buffers are neighbours in memory along that loop, else ""."""
+    loads = [x for x in operand.loads if table.roles[x.buffer] != "local"]
+
+    def steps_by_one(x: Load, v: str) -> bool:
+        offset = table.types[x.buffer].offset(x.index)
+        following = substitute(offset, {v: var(v) + 1}) - offset
+        return following == 1 or value_at_zero(following) == 1
+
+    along = {"depth": depth.var, "side": side.var}
+    return next(
+        (kind for kind, v in along.items() if loads and all(steps_by_one(x, v) for x in loads)),
+        "" if loads else "depth",
+    )
+
+
+def loaded_params(table: Accesses, operands: Iterable[Expr]) -> set[str]:
+    """Return the parameters that operands are loaded from."""
+    return {x.buffer for e in operands for x in e.loads if table.roles[x.buffer] != "local"}
+
+
+def is_gathered(table: Accesses, operand: Expr) -> bool:
+    """Return True if a load of an operand has a mask or an address with divisions, so that no thread loads several elements at once."""
+    loads = [x for x in operand.loads if table.roles[x.buffer] != "local"]
+    return any(x.mask is not None or count_divisions(table.types[x.buffer].offset(x.index)) for x in loads)
+
+
+def value_at_zero(d: Dim) -> Dim:
+    """Return the value of an index where all loops are at their start."""
+    return substitute(size_hint(d), dict.fromkeys(variables(d), 0))
+
+
+def result_bytes(table: Accesses, loops: set[str]) -> int:
+    """Return the bytes that are stored to parameters for each result: once in every iteration of `loops`."""
+    stores = (a for a in table.all if a.is_store and table.roles[a.buffer] != "local")
+    return sum(table.types[a.buffer].dtype.bytes for a in stores if loops <= a.loop_vars)
+
+
+def epilogue_ops(table: Accesses, c: Contraction, loops: set[str]) -> int:
+    """Return the operations on each result, after the contraction."""
+    operations = ((around, n) for around, n in table.arithmetic if loops <= {r.var for r in around})
+    return sum(n for around, n in operations if c.reduction.ranges[0] not in around)
+
+
+def dependent_loops(table: Accesses, e: Expr) -> frozenset[str]:
+    """Return the loops that a value depends on, including those around the local buffers it reads."""
+    local_buffers = {x.buffer for x in e.subexprs if isinstance(x, Load) and table.roles[x.buffer] == "local"}
+    return table.varying_loops(e).union(*(table.local_scopes[b] for b in local_buffers))
+
+
+def block_extent(r: Range) -> int:
+    """Return the extent of a loop, by its size hints if it is dynamic."""
+    return max(1, dim_hint(r.extent))
+
+
+def longest(loops: Sequence[Range]) -> Range | None:
+    """Return the innermost tiled loop, else the innermost that fills a block, else the longest; None if there are no loops."""
+    return max(reversed(loops), key=lambda r: (r.tile > 1, min(block_extent(r), FILLED_EXTENT)), default=None)
+
+
+FILLED_EXTENT = 64
+"""Extent from which on the innermost loop is tiled rather than a longer one further out: accesses stay contiguous."""

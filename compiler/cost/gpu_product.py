@@ -1,0 +1,209 @@
+"""Time of a matrix product on a GPU, as a function of its blocks.
+
+A multiprocessor runs one block after another, or a few side by side (`compiler.cost.gpu_occupancy`).  A step of a block takes as
+long as the busiest of matrix units, shared memory and last cache, and at least the latency of memory divided by the steps
+that are under way.  The blocks of the last wave leave processors idle, and memory limits them all together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import ceil, inf
+
+from compiler.cost.gpu_occupancy import BlockResources, resident_blocks
+from compiler.cost.machine import GPU
+
+MIN_BLOCK = 16
+"""Smallest extent of a block that Triton's `tl.dot` multiplies on every GPU."""
+
+MAX_DEPTH_BYTES, MAX_SIDE = 128, 256
+"""Most bytes of a row of an operand's block, which is one swizzled line of shared memory, and most rows or columns: bounds compile time."""
+
+MAX_STAGES = 5
+"""Most stages: bounds compile time."""
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """A batch of sums of `repeats` products (rows, depth) times (depth, columns).
+
+    Operands have `dtype`, whose elements take `element_bytes`; a result takes `result_bytes`.  Elements of an operand that
+    are neighbours in memory follow each other along its "depth", its "side", or neither (""); each
+    element of a gathered operand has an address of its own.  `epilogue_ops` operations follow
+    for each result.  The buffers of both operands have `read_bytes`, fewer than the operands where windows overlap; 0 if they are as large.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    dtype: str
+    element_bytes: int
+    result_bytes: int
+    batch: int = 1
+    repeats: int = 1
+    lhs_neighbours: str = "depth"
+    rhs_neighbours: str = "depth"
+    lhs_gathered: bool = False
+    rhs_gathered: bool = False
+    epilogue_ops: int = 0
+    read_bytes: int = 0
+
+    def in_parts(self, parts: int, along_depth: bool, partial_bytes: int) -> MatrixProduct:
+        """Return the product with the sum split into parts that are stored as `partial_bytes` each."""
+        if parts == 1:
+            return self
+        depth, repeats = (self.depth // parts, self.repeats) if along_depth else (self.depth, self.repeats // parts)
+        return replace(
+            self, depth=depth, repeats=repeats, batch=self.batch * parts, result_bytes=partial_bytes, epilogue_ops=0
+        )
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of both operands in memory."""
+        return (
+            self.read_bytes or self.batch * (self.rows + self.columns) * self.depth * self.repeats * self.element_bytes
+        )
+
+
+@dataclass(frozen=True, order=True)
+class ProductBlock:
+    """Block of a program: its results, the steps of a sum that it takes at once, its warps, and stages of the pipeline of loads."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int = 4
+    stages: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.columns} x {self.depth}, {self.warps} warps, {self.stages} stages"
+
+
+@dataclass(frozen=True)
+class BlockPrice:
+    """Estimate of a block shape: seconds of the product, what limits it, blocks in all and at once, and registers of a thread."""
+
+    seconds: float
+    limit: str
+    blocks: int
+    resident: int
+    resources: BlockResources
+
+    def __str__(self) -> str:
+        return (
+            f"{self.seconds * 1e6:.1f} us by {self.limit}, {self.blocks} blocks, {self.resident} on a multiprocessor, "
+            f"{self.resources.registers} registers, {self.resources.shared_bytes >> 10} KiB shared"
+        )
+
+
+def warp_grid(b: ProductBlock, gpu: GPU) -> tuple[int, int]:
+    """Return how many groups of warps share the rows of a block, and its columns; a group issues matrix instructions together."""
+    groups = max(1, b.warps // gpu.matrix_warps)
+    down = max(1, min(groups, b.rows // gpu.matrix_rows))
+    return down, groups // down
+
+
+def shared_cycles(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
+    """Return the cycles in which warps read the operands of one step from shared memory, those that they share several times."""
+    down, across = warp_grid(b, gpu)
+    read = (b.rows * across + b.columns * down) * b.depth * p.element_bytes
+    return read / gpu.shared_bytes_per_cycle
+
+
+def loaded_bytes(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
+    """Return the bytes that the cache delivers for a step: whole lines, of which short rows of a block use a part."""
+
+    def operand(side: int, neighbours: str) -> float:
+        row = {"depth": b.depth, "side": side}.get(neighbours, 1) * p.element_bytes
+        return side * b.depth * p.element_bytes * max(1.0, gpu.line_bytes / row)
+
+    return operand(b.rows, p.lhs_neighbours) + operand(b.columns, p.rhs_neighbours)
+
+
+def matrix_rate(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
+    """Return the operations in a cycle: fewer where a block has too few rows for the instruction with the full rate."""
+    return gpu.matrix_flops(p.dtype) * (1 if b.rows >= gpu.matrix_rows else gpu.few_rows_share)
+
+
+def block_resources(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> BlockResources:
+    """Return the shared memory of the stages, and the registers that accumulators, operands and addresses take."""
+    threads = b.warps * gpu.warp_threads
+    accumulators = b.rows * b.columns * max(1, p.result_bytes // 4 if p.dtype == "f64" else 1) / threads
+    operands = (b.rows + b.columns) * b.depth * p.element_bytes
+    fragments = float(p.epilogue_ops * gpu.epilogue_registers)
+    if p.dtype == "f32" and not gpu.has_matrix_f32:
+        fragments += gpu.fma_operand_registers * accumulators
+    elif not (gpu.loads_matrices_from_shared and b.rows >= gpu.matrix_rows and b.warps >= gpu.matrix_warps):
+        down, across = warp_grid(b, gpu)
+        fragments += (b.rows / down + b.columns / across) * MIN_BLOCK * p.element_bytes / 4 / gpu.warp_threads
+    sides = (b.rows, p.lhs_gathered), (b.columns, p.rhs_gathered)
+    elements = (side * (1 if gathered else p.element_bytes / gpu.access_bytes) for side, gathered in sides)
+    addresses = 2 * sum(elements) * b.depth / threads
+    return BlockResources(b.warps, ceil(accumulators + fragments + addresses) + gpu.base_registers, b.stages * operands)
+
+
+def price(p: MatrixProduct, b: ProductBlock, gpu: GPU) -> BlockPrice:
+    """Return the estimate of a product in blocks `b`; infinite seconds for a block that does not fit."""
+    used = block_resources(b, p, gpu)
+    blocks = p.batch * ceil(p.rows / b.rows) * ceil(p.columns / b.columns)
+    fitting = resident_blocks(used, gpu)
+    if not fitting or not gpu.matrix_flops(p.dtype):
+        return BlockPrice(inf, "resources", blocks, 0, used)
+    rounds = ceil(blocks / gpu.multiprocessors)  # blocks that the busiest multiprocessor runs
+    resident = min(fitting, rounds)
+    steps = ceil(p.depth / b.depth) * p.repeats
+    loaded = loaded_bytes(b, p, gpu)
+    busy = {
+        "matrix units": 2 * b.rows * b.columns * b.depth / matrix_rate(b, p, gpu),
+        "shared memory": shared_cycles(b, p, gpu),
+        "cache": loaded / gpu.l2_bytes_per_cycle,
+        "latency": gpu.load_latency / max(1, b.stages - 1) / resident,
+    }
+    step = sum(cycles**gpu.unit_overlap for cycles in busy.values()) ** (1 / gpu.unit_overlap)
+    step += gpu.step_cycles / resident
+    stored = b.rows * b.columns * p.result_bytes / gpu.l2_bytes_per_cycle
+    ends = gpu.load_latency + loaded / gpu.l2_bytes_per_cycle
+    processor = gpu.seconds(rounds * (steps * step + stored) + ceil(rounds / resident) * ends)
+    memory = (p.operand_bytes + p.batch * p.rows * p.columns * p.result_bytes) / gpu.memory_bytes_per_second
+    limit = "memory" if memory > processor else max(busy, key=busy.__getitem__)
+    return BlockPrice(max(processor, memory), limit, blocks, resident, used)
+
+
+def candidate_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock) -> Iterator[ProductBlock]:
+    """Yield blocks of powers of two that are not much larger than the product; fields of `fixed` that are not 0 stay."""
+    sides = [side_candidates(n, MAX_SIDE) for n in (p.rows, p.columns)]
+    depths = side_candidates(p.depth, max(MIN_BLOCK, MAX_DEPTH_BYTES // p.element_bytes))
+    choices = [*sides, depths]
+    given = (fixed.rows, fixed.columns, fixed.depth)
+    choices = [[side] if side else options for side, options in zip(given, choices, strict=True)]
+    warps = [fixed.warps] if fixed.warps else [w for w in (4, 8, 16) if w <= gpu.max_warps]
+    for rows, columns, depth in product(*choices):
+        deepest = min(MAX_STAGES, ceil(p.depth / depth) * p.repeats)
+        stages = [fixed.stages] if fixed.stages else range(min(2, deepest), deepest + 1)
+        yield from (ProductBlock(rows, columns, depth, w, s) for w, s in product(warps, stages))
+
+
+ANY_BLOCK = ProductBlock(0, 0, 0, 0, 0)
+"""Nothing fixed."""
+
+
+def side_candidates(extent: int, most: int) -> list[int]:
+    """Return the powers of two from `MIN_BLOCK` up to `most`, none beyond the first that covers `extent`."""
+    sides = [MIN_BLOCK]
+    while sides[-1] < min(extent, most):
+        sides.append(2 * sides[-1])
+    return sides
+
+
+def best_block(p: MatrixProduct, gpu: GPU, fixed: ProductBlock = ANY_BLOCK) -> tuple[ProductBlock, BlockPrice] | None:
+    """Return the block of least estimated time, of those the one with least shared memory; None if no block fits."""
+    return next(iter(best_blocks(p, gpu, fixed)), None)
+
+
+def best_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock = ANY_BLOCK) -> list[tuple[ProductBlock, BlockPrice]]:
+    """Return the blocks that fit, the best first."""
+    prices = ((b, price(p, b, gpu)) for b in candidate_blocks(p, gpu, fixed))
+    fitting = [(b, cost) for b, cost in prices if cost.seconds < inf]
+    return sorted(fitting, key=lambda f: (round(f[1].seconds * 1e9), f[1].resources.shared_bytes, f[0].warps))

@@ -1,0 +1,53 @@
+"""Time of a scheduled kernel on a GPU, estimated from its Tile IR, and the roofline bound."""
+
+from __future__ import annotations
+
+from math import prod
+
+from compiler.analysis.accesses import Accesses
+from compiler.cost.estimates import count_bytes, count_flops
+from compiler.cost.gpu_contraction import ProductLoops, product_loops
+from compiler.cost.gpu_product import ProductBlock, price
+from compiler.cost.machine import GPU
+from compiler.ir.tile.contraction import Contraction, contraction_of
+from compiler.ir.tile.kernel import For, Kernel, dim_hint, iteration_count_hint, walk
+from compiler.ir.tile.loop_nest import trip_count
+from compiler.target import MATRIX_DTYPES
+
+
+def gpu_roofline_seconds(kernel: Kernel, gpu: GPU) -> float:
+    """Return the seconds that a kernel takes at least: for its products in matrix units, its other arithmetic, or its bytes."""
+    table = Accesses(kernel)
+    products = dict.fromkeys((gpu.vector_flops,), 0.0)
+    for c in map(contraction_of, walk(kernel.body)):
+        operands = c.matrix_operands(MATRIX_DTYPES) if c else None
+        if c is not None and operands is not None:
+            rate = gpu.matrix_flops(operands[0].dtype.name) or gpu.vector_flops
+            loops = (*table.loops[c.reduction.ranges[0].var][2], *c.reduction.ranges)
+            products[rate] = products.get(rate, 0.0) + 2 * iteration_count_hint(loops)
+    others = max(0.0, count_flops(kernel) - sum(products.values()))
+    cycles = others / gpu.vector_flops + sum(n / rate for rate, n in products.items())
+    return max(gpu.seconds(cycles / gpu.multiprocessors), count_bytes(kernel) / gpu.memory_bytes_per_second)
+
+
+def gpu_predicted_seconds(kernel: Kernel, gpu: GPU) -> float:
+    """Return the estimated seconds of a scheduled kernel: its products by their blocks, or its bytes with idle multiprocessors."""
+    table = Accesses(kernel)
+    contractions = filter(None, map(contraction_of, walk(kernel.body)))
+    products = sum(contraction_seconds(table, kernel.warps, c, gpu) for c in contractions)
+    loops = [s.range for s in walk(kernel.body) if isinstance(s, For) and s.parallel]
+    programs = prod(dim_hint(trip_count(r)) for r in loops)
+    memory = count_bytes(kernel) / gpu.memory_bytes_per_second * gpu.idle_factor(programs)
+    return max(products, memory, gpu_roofline_seconds(kernel, gpu))
+
+
+def contraction_seconds(table: Accesses, warps: int, c: Contraction, gpu: GPU) -> float:
+    """Return the seconds of a contraction in the blocks that it has; 0 if it is no matrix product."""
+    found = product_loops(table, c)
+    if not isinstance(found, ProductLoops) or not all(r.tile > 1 for r in found.loops):
+        return 0.0
+    pipelined = found.pipelined_loop(found.loops[-1].tile)
+    rows, columns, depth = (r.tile for r in found.loops)
+    block = ProductBlock(rows, columns, depth, warps, pipelined.stages if pipelined else 1)
+    seconds = price(found.product, block, gpu).seconds
+    return seconds if seconds < float("inf") else 0.0

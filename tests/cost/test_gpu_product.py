@@ -1,0 +1,90 @@
+"""Blocks of matrix products on GPUs: what fits, what limits them, and what is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from compiler.cost.gpu_occupancy import BlockResources, occupancy, resident_blocks
+from compiler.cost.gpu_product import MatrixProduct, ProductBlock, best_block, block_resources, candidate_blocks, price
+from compiler.cost.machine import GPU, shipped_machine, shipped_names
+
+H100 = shipped_machine("h100")
+assert isinstance(H100, GPU)
+GPUS = [gpu for gpu in map(shipped_machine, shipped_names()) if isinstance(gpu, GPU)]
+LARGE = MatrixProduct(8192, 8192, 8192, "f16", 2, 2)
+
+
+def test_occupancy_is_limited_by_the_scarcest_resource() -> None:
+    assert resident_blocks(BlockResources(4, 32, 0), H100) == 16  # threads
+    assert resident_blocks(BlockResources(4, 128, 0), H100) == 4  # registers
+    assert resident_blocks(BlockResources(4, 32, 100 << 10), H100) == 2  # shared memory
+    assert resident_blocks(BlockResources(1, 16, 0), H100) == 32  # blocks
+    assert occupancy(BlockResources(4, 128, 0), H100) == 0.25
+
+
+@pytest.mark.parametrize(
+    "used", [BlockResources(4, 256, 0), BlockResources(4, 32, 228 << 10), BlockResources(16, 200, 0)]
+)
+def test_a_block_that_is_too_large_is_not_resident(used: BlockResources) -> None:
+    assert resident_blocks(used, H100) == 0
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda g: f"{g.multiprocessors}x{g.frequency:.2g}")
+def test_derived_numbers_of_a_description_agree(gpu: GPU) -> None:
+    """A launch takes about 2 us, and a byte from memory as long as the operations that fusion counts for it."""
+    operations = gpu.frequency * gpu.multiprocessors * gpu.vector_flops / 2
+    assert gpu.launch_ops == pytest.approx(2e-6 * operations, rel=0.05)
+    assert gpu.traffic_ops == pytest.approx(operations / gpu.memory_bytes_per_second, rel=0.05)
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda g: f"{g.multiprocessors}x{g.frequency:.2g}")
+@pytest.mark.parametrize("dtype", ["f16", "i8", "f32"])
+def test_the_chosen_block_fits_and_uses_matrix_units_well(gpu: GPU, dtype: str) -> None:
+    size = {"f16": 2, "i8": 1, "f32": 4}[dtype]
+    found = best_block(replace(LARGE, dtype=dtype, element_bytes=size), gpu)
+    assert found is not None
+    block, cost = found
+    assert cost.resources.registers <= gpu.thread_registers
+    assert cost.resources.shared_bytes <= gpu.block_shared_bytes
+    assert block.rows >= gpu.matrix_rows
+    peak = 2 * 8192.0**3 / (gpu.matrix_flops(dtype) * gpu.frequency * gpu.multiprocessors)
+    assert cost.seconds < 3 * peak
+
+
+def test_few_blocks_leave_multiprocessors_idle() -> None:
+    p = MatrixProduct(256, 256, 4096, "f16", 2, 2)
+    small, large = (price(p, ProductBlock(n, n, 64, 4, 3), H100) for n in (64, 128))
+    assert (small.blocks, large.blocks) == (16, 4)
+    assert small.seconds < large.seconds
+
+
+def test_stages_hide_the_latency_of_memory() -> None:
+    times = [price(LARGE, ProductBlock(128, 256, 64, 8, stages), H100).seconds for stages in (2, 3, 4)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_short_rows_of_a_block_waste_lines() -> None:
+    block = ProductBlock(128, 128, 32, 8, 3)
+    strided = replace(LARGE, lhs_neighbours="")
+    assert price(strided, block, H100).seconds > price(LARGE, block, H100).seconds
+
+
+def test_an_epilogue_takes_registers() -> None:
+    block = ProductBlock(128, 256, 64, 8, 3)
+    assert block_resources(block, LARGE, H100).registers <= H100.thread_registers
+    assert price(replace(LARGE, epilogue_ops=9), block, H100).seconds == inf
+
+
+def test_parts_share_the_sum() -> None:
+    p = MatrixProduct(16, 64, 4096, "f16", 2, 2, epilogue_ops=5)
+    parts = p.in_parts(8, along_depth=True, partial_bytes=4)
+    assert (parts.depth, parts.batch, parts.result_bytes, parts.epilogue_ops) == (512, 8, 4, 0)
+    assert p.in_parts(1, along_depth=True, partial_bytes=4) is p
+
+
+def test_what_is_fixed_stays() -> None:
+    fixed = ProductBlock(64, 0, 32, 8, 0)
+    assert {(b.rows, b.depth, b.warps) for b in candidate_blocks(LARGE, H100, fixed)} == {(64, 32, 8)}

@@ -1,0 +1,65 @@
+"""Code of GPU kernels, compiled without a GPU: what benchmarks/gpu_static.py asks of it, on small kernels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from importlib.util import find_spec
+from multiprocessing import get_context
+
+import pytest
+
+from benchmarks.gpu_static import StaticRow, case, faults, static_rows
+from compiler.ir import ops
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
+
+CASES = {
+    "softmax": case("softmax", lambda x: ops.softmax(x, dim=1), "f32[1024, 512]"),
+    "transpose": case("transpose", lambda x: ops.permute(x, dims=(1, 0)), "f16[1024, 1024]"),
+    "linear": case("linear", lambda x, w: ops.relu(ops.linear(x, w)), "f16[2048, 512]", "f16[1024, 512]"),
+}
+
+
+def compile_without_interpreter() -> None:
+    os.environ["TRITON_INTERPRET"] = "0"  # decided before Triton is imported
+
+
+def compiled_rows(name: str, target: str) -> list[StaticRow]:
+    return list(static_rows([CASES[name]], [target]))
+
+
+@pytest.fixture(scope="module")
+def offline() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(1, get_context("spawn"), compile_without_interpreter) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("target", ["sm90", "gfx942"])
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_have_no_faults(offline: ProcessPoolExecutor, name: str, target: str) -> None:
+    for row in offline.submit(compiled_rows, name, target).result():
+        assert row.faults == ()
+        assert 0 < row.resources.registers <= 255
+        assert bool(row.resources.matrix_instructions) == (name == "linear")
+        assert row.resources.shared_bytes > 0  # rows are reduced, blocks transposed and operands multiplied through it
+
+
+def test_faults_are_found(offline: ProcessPoolExecutor) -> None:
+    """What is planted in the counts of a good kernel is reported."""
+    (row,) = offline.submit(compiled_rows, "linear", "sm90").result()
+
+    def found(**changes: object) -> tuple[str, ...]:
+        return tuple(faults(row.kernel, row.target, replace(row.resources, **changes)))  # type: ignore[arg-type]
+
+    code = dict(row.resources.instructions)
+    assert found(spilled_bytes=8) == ("spills 8 bytes",)
+    assert found(registers=300) == ("300 registers",)
+    assert found(shared_bytes=1 << 20) == ("1048576 bytes of shared memory",)
+    narrow = {name.replace(".128", ".64").replace("UTMA", "X"): n for name, n in code.items()}
+    assert found(instructions=narrow) == ("narrow loads", "narrow stores")
+    without = {name: n for name, n in code.items() if "MMA" not in name}
+    assert found(instructions=without) == ("no matrix instructions",)
+    assert found(instructions={**without, "HMMA.16816.F32": 4}) == ("mma.sync instead of wgmma",)
