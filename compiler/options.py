@@ -46,7 +46,8 @@ class Options:
     after every pass and compares the results, as far as that is possible; "strict" makes it an error where it is not.  `print_before` and `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of
     compiled objects ("" for none).  `tune` measures the alternatives that passes propose for the most expensive kernels, and caches
     the fastest.  `schedules` maps names of kernels to files with Tile IR that take the place of what passes make of them; a file that
-    computes something else is refused.
+    computes something else is refused.  `rewrite_limit` is the number of rewrites after which passes make no more, to find the one that
+    breaks a program.
     """
 
     target: str = "host"
@@ -64,6 +65,7 @@ class Options:
     print_after: str = ""
     print_after_change: bool = False
     tune: bool = False
+    rewrite_limit: int | None = None
     schedules: Mapping[str, str] = field(default_factory=dict)
     cache: str = field(default_factory=_default_cache)
 

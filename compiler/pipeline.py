@@ -65,7 +65,7 @@ def lower_and_schedule(
     """Take Graph IR through every pass to a scheduled program; `sink` takes what is final.  TargetError for an unknown target."""
     target = target_by_name(options.target, options.machine)
     pipelines = backend_of(target).pipelines
-    context = Context.for_target(target)
+    context = Context.for_target(target, options.rewrite_limit)
     default_graph, default_program = pipelines.fused if options.fuse else pipelines.unfused
     graph_passes = parse_pipeline(options.graph_passes or "default", default_graph)
     program_passes = print_pipeline(parse_pipeline(options.tile_passes or "default", default_program))

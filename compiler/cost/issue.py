@@ -68,6 +68,11 @@ def shuffled(operations: float) -> Issue:
     return Issue(shuffles=operations, instructions=operations)
 
 
+def converted(operations: float) -> Issue:
+    """Return conversions and integer arithmetic, which the units of shuffles execute beside those of multiply-adds."""
+    return shuffled(operations)
+
+
 def accessed(operations: float, is_store: bool) -> Issue:
     """Return vector loads or stores; about half of the loads are operands of other instructions."""
     if is_store:

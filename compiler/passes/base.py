@@ -50,6 +50,9 @@ class Context:
     `alternatives` are what the autotuner may try.  `wants_small_variant` asks for a second program for small dynamic sizes.
     `lowered_kernels` are those that fusion lowered to compare costs, by the structural key of their body; lowering takes them over.
     `running` is the pass under way as it stands in its pipeline.
+
+    `rewrites` are the rewrites made so far, in order.  None follows the first `rewrite_limit` of them, except what later stages
+    require; with `refuses_required` not even these, for IR that is interpreted.
     """
 
     machine: Machine = field(default_factory=Machine)
@@ -62,12 +65,15 @@ class Context:
     wants_small_variant: bool = False
     lowered_kernels: dict[Hashable, Kernel] = field(default_factory=dict)
     running: Pass[Any] | None = None
+    rewrite_limit: int | None = None
+    refuses_required: bool = False
+    rewrites: list[Remark] = field(default_factory=list)
     _accesses: Accesses | None = None
 
     @staticmethod
-    def for_target(target: Target) -> Context:
-        """Return a new context of passes that make code for `target`."""
-        return Context(target.machine or Machine(), target.matrix_shapes)
+    def for_target(target: Target, rewrite_limit: int | None = None) -> Context:
+        """Return a new context of passes that make code for `target`, in at most `rewrite_limit` rewrites."""
+        return Context(target.machine or Machine(), target.matrix_shapes, rewrite_limit=rewrite_limit)
 
     def accesses(self, kernel: Kernel) -> Accesses:
         """The accesses of `kernel`, found once as long as passes leave it as it is."""
@@ -75,17 +81,39 @@ class Context:
             self._accesses = Accesses(kernel)
         return self._accesses
 
-    def applied(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
-        """Say that `pass_` changed something, and why that pays."""
-        self._remark(pass_, "applied", message, about)
+    def may_apply(
+        self,
+        pass_: Pass[Any],
+        message: str,
+        about: Node | str = "",
+        *,
+        required: bool = False,
+        remark: bool = True,
+    ) -> bool:
+        """Count the rewrite that `pass_` is about to make, and return True unless the limit is reached.
+
+        `message` says what changes and why that pays; it becomes a remark if `remark`.  A `required` rewrite is what later stages
+        need: it is counted, but made in any case.
+        """
+        is_exempt = self.rewrite_limit is None or (required and not self.refuses_required)
+        if not is_exempt and len(self.rewrites) >= (self.rewrite_limit or 0):
+            return False
+        self.rewrites.append(self._remark(pass_, "applied", message, about))
+        if remark:
+            self.remarks.add(self.rewrites[-1])
+        return True
+
+    def also_applied(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
+        """Say what else changes by the rewrite that was just allowed."""
+        self.remarks.add(self._remark(pass_, "applied", message, about))
 
     def missed(self, pass_: Pass[Any], message: str, about: Node | str = "", lost: float = 0.0) -> None:
         """Say that `pass_` left something alone, and why; `lost` estimates the seconds that this costs."""
-        self._remark(pass_, "missed", message, about, lost)
+        self.remarks.add(self._remark(pass_, "missed", message, about, lost))
 
     def note(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
         """Say anything else worth reading."""
-        self._remark(pass_, "note", message, about)
+        self.remarks.add(self._remark(pass_, "note", message, about))
 
     def count(self, pass_: Pass[Any], what: str, amount: int = 1) -> None:
         """Add to the statistic `pass: what`."""
@@ -96,9 +124,9 @@ class Context:
         others = (other and other.with_open_options(self.machine) for other in replacements)
         self.alternatives += [Alternative(self.running or pass_, other) for other in others]
 
-    def _remark(self, pass_: Pass[Any], kind: str, message: str, about: Node | str, lost: float = 0.0) -> None:
+    def _remark(self, pass_: Pass[Any], kind: str, message: str, about: Node | str, lost: float = 0.0) -> Remark:
         name, loc = (about, None) if isinstance(about, str) else (about.name or about.op.name, about.loc)
-        self.remarks.add(Remark(pass_.name, kind, message, loc, name, self.kernel, lost))
+        return Remark(pass_.name, kind, message, loc, name, self.kernel, lost)
 
 
 class Pass(ABC, Generic[IR]):

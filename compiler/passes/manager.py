@@ -145,5 +145,7 @@ def with_reproducer_of(inner: Exception, error: PassError) -> PassError:
 def run_on_nested_graphs(pass_: Pass[Any], ir: IR, context: Context) -> IR:
     """Run `pass_` on `ir`; on a graph, run it on loop bodies first, innermost first."""
     current = ir.map_bodies(lambda body: run_on_nested_graphs(pass_, body, context)) if isinstance(ir, Graph) else ir
-    context.running = pass_
-    return pass_.for_machine(context.machine).run(current, context)  # type: ignore[no-any-return]
+    context.running, made = pass_, len(context.rewrites)
+    new = pass_.for_machine(context.machine).run(current, context)
+    asked = len(context.rewrites) > made or new is current
+    return new if asked or context.may_apply(pass_, "the whole pass", remark=False) else current  # type: ignore[return-value]

@@ -237,7 +237,8 @@ class RulePass(GraphPass):
             for rule in self.rules:
                 replacement = rule.apply(graph, node)
                 if isinstance(replacement, Node):
-                    context.applied(self, rule.summary, node)
+                    if not context.may_apply(self, rule.summary, node):
+                        continue
                     replacements[node] = (
                         replacement
                         if replacement in graph.users

@@ -45,7 +45,7 @@ class Tuned(GraphPass):
     max_size: int | None = None
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        context.applied(self, f"width {self.width}", ir.outputs[0])
+        context.may_apply(self, f"width {self.width}", ir.outputs[0])
         return ir
 
 

@@ -42,8 +42,12 @@ def test_an_operand_is_copied_before_the_loop_that_rereads_it() -> None:
 
 
 def test_copies_that_are_refused() -> None:
-    with pytest.raises(TransformError, match="what is read of %x depends on %i"):
+    with pytest.raises(TransformError, match="the operand depends on %i"):
         cached(body_of(PRODUCT), "x")
+    with pytest.raises(TransformError, match="the operand depends on %j, bound in the loop over %i"):
+        cache_operand(
+            loop_of(body_of(PRODUCT)), next(e for e in loads(body_of(PRODUCT)) if e.buffer == "w"), [], "copy", {}
+        )
     with pytest.raises(TransformError, match="the load of %w is masked"):
         cached(body_of(PRODUCT), masked=True)
     with pytest.raises(TransformError, match="%y is stored to in the loop over %i"):

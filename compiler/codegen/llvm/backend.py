@@ -16,7 +16,7 @@ UNFUSED_PROGRAM_PASSES = "lower-async-copies,update-in-place,delinearize,layout"
 
 TILE_PASSES = (
     "tighten-reductions,fuse-loops,online-softmax,collapse,reorder,dot-products,cache-blocking,fuse-siblings,cache-operand,"
-    "vectorize,unroll-and-jam,tile,pack,unroll,prefetch,nontemporal-stores,split-epilogue,peel,parallelize,expand-math"
+    "vectorize,unroll-and-jam,tile,hoist-operand,pack,unroll,prefetch,nontemporal-stores,split-epilogue,peel,parallelize,expand-math"
 )
 """Scalar loops to tiles: fuse, block and order loops, choose lanes, register tiles and layouts, split remainders, share out threads."""
 

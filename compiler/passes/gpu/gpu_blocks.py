@@ -44,8 +44,7 @@ class GpuBlocks(TilePass):
             for s in reversed(parallel_loops):
                 sizes[s.range.var] = max(1, min(remaining, next_power_of_2(block_extent(s.range))))
                 remaining //= sizes[s.range.var]
-        for v, n in sizes.items():
-            context.applied(self, f"%{v} in blocks of {n}")
+        sizes = {v: n for v, n in sizes.items() if context.may_apply(self, f"%{v} in blocks of {n}")}
         return ir.with_body(tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile))))
 
     def block_inner_loops(self, table: Accesses, stmt: Stmt, sizes: dict[str, int]) -> None:

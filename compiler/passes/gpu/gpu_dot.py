@@ -40,11 +40,12 @@ class GpuDot(TilePass):
         sizes: dict[str, int] = {}
         for stmt in tile.walk(ir.body):
             if contraction := contraction_of(stmt):
-                name, missed = contraction.reduction.name, self.choose_block(table, contraction, sizes)
+                name, chosen = contraction.reduction.name, dict(sizes)
+                missed = self.choose_block(table, contraction, chosen)
                 if missed:
                     context.missed(self, f"%{name}: {missed}")
-                else:
-                    context.applied(self, f"%{name}: blocks of {', '.join(f'%{v} {n}' for v, n in sizes.items())}")
+                elif context.may_apply(self, f"%{name}: blocks of {', '.join(f'%{v} {n}' for v, n in chosen.items())}"):
+                    sizes = chosen
         return ir.with_body(tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile))))
 
     def choose_block(self, table: Accesses, c: Contraction, sizes: dict[str, int]) -> str:

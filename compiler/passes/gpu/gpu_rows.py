@@ -33,7 +33,8 @@ class GpuRows(TilePass):
         def rule(r: Range, _: Stmt) -> Range:
             if r.var not in index_vars or not isinstance(r.extent, int):
                 return r
-            context.applied(self, f"%{r.var}: a row of {r.extent} in one block")
+            if not context.may_apply(self, f"%{r.var}: a row of {r.extent} in one block", required=True):
+                return r
             return r.with_(tile=max(MIN_BLOCK, next_power_of_2(r.extent)))
 
         return ir.with_body(tile.map_ranges(ir.body, rule))

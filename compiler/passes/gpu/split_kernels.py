@@ -28,6 +28,10 @@ class SplitKernels(ProgramPass):
 
     def run(self, ir: Program, context: Context) -> Program:
         parts = {name: split_kernel(kernel) for name, kernel in ir.kernels.items()}
+        for name, split in parts.items():
+            message = f"@{name} split into {len(split)} kernels"
+            if len(split) > 1 and not context.may_apply(self, message, required=True, remark=False):
+                parts[name] = (ir.kernels[name],)
         if all(len(p) == 1 for p in parts.values()):
             return ir
 

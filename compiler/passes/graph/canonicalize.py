@@ -49,7 +49,9 @@ class Canonicalize(GraphPass):
             new = n.with_operands(operands)
             for simplify in RULES:
                 simplified = simplify(new)
-                if simplified is not None:
+                if simplified is None:
+                    continue
+                if context.may_apply(self, simplify.__name__.replace("_", " "), n, remark=False):
                     context.count(self, simplify.__name__)
                     changed, new = True, simplified
             return new

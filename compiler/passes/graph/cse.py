@@ -37,8 +37,9 @@ class CSE(GraphPass):
             if n.op is INPUT or isinstance(n.structure, (Opaque, TupleGet)):
                 return new
             unique = unique_nodes.setdefault(_value_key(new), new)
-            if unique is not new:
-                context.count(self, "merged")
+            if unique is new or not context.may_apply(self, f"merged with {unique.op.name}", n, remark=False):
+                return new
+            context.count(self, "merged")
             return unique
 
         rebuilt = ir.map_nodes(rule)

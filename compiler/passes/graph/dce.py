@@ -36,7 +36,8 @@ class DCE(GraphPass):
     exact = True
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        pruned = {n: smaller for n in ir.nodes if (smaller := _prune(n, ir)) is not None}
+        prunable = ((n, smaller) for n in ir.nodes if (smaller := _prune(n, ir)) is not None)
+        pruned = {n: p for n, p in prunable if context.may_apply(self, "unread results dropped", n, remark=False)}
         if not pruned:
             return ir
         context.count(self, "pruned", len(pruned))

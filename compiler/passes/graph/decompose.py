@@ -36,6 +36,8 @@ class Decompose(GraphPass):
         """Return `n` in ops that need no expansion; its operands are expanded already."""
         if not self._should_expand(n):
             return n
+        if not context.may_apply(self, f"{n.op.name} expanded", n, required=True, remark=False):
+            return n
         assert isinstance(n.structure, Composite)
         context.count(self, n.op.name)
         root = n.structure.expand(n, *n.operands)

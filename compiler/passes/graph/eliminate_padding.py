@@ -61,9 +61,9 @@ class EliminatePadding(GraphPass):
             if not any(best):
                 context.missed(self, "splitting the loops costs more than multiplying the padding", n)
                 continue
-            chosen[n] = c, best
             dims = " and ".join(str(2 + k) for k, d in enumerate(best) if d)
-            context.applied(self, f"padding eliminated in dimension {dims}", n)
+            if context.may_apply(self, f"padding eliminated in dimension {dims}", n):
+                chosen[n] = c, best
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             new = n.with_operands(operands)

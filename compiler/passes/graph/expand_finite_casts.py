@@ -32,9 +32,9 @@ class ExpandFiniteCasts(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         new: dict[Node, Node] = {}
         for n in ir.nodes:
-            if is_cast(n) and n.dtype == f32 and is_finite_constant(n.operands[0]):
+            is_finite = is_cast(n) and n.dtype == f32 and is_finite_constant(n.operands[0])
+            if is_finite and context.may_apply(self, "the constant has no NaN", n):
                 new[n] = widened(n.operands[0]).with_name(n.name).with_loc(n.loc)
-                context.applied(self, "the constant has no NaN", n)
         return ir.replace_nodes(new)
 
 

@@ -39,10 +39,10 @@ class Fold(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         sources = constant_sources(ir)
         folded = [n for n in self._frontier(ir, sources) if n in sources]
-        if not folded:
-            return ir
-        context.count(self, "folded", len(folded))
-        return ir.replace_nodes(constant_values(folded))
+        values = constant_values(folded) if folded else {}
+        new = {n: v for n, v in values.items() if context.may_apply(self, "computed at compile time", n, remark=False)}
+        context.count(self, "folded", len(new))
+        return ir.replace_nodes(new)
 
     def _frontier(self, ir: Graph, sources: dict[Node, frozenset[Node]]) -> Iterable[Node]:
         """Yield the foldable nodes that outputs or non-constant nodes read."""

@@ -33,9 +33,10 @@ class FoldCasts(GraphPass):
             narrow = [before_cast(o) for o in n.operands]
             if not widening_shape(narrow, n.dtype, context.matrix_shapes):
                 narrow = [x if o in constants else o for x, o in zip(narrow, n.operands, strict=True)]
-            if any(x is not o for x, o in zip(narrow, n.operands, strict=True)):
+            dtypes = " and ".join(str(x.dtype) for x in narrow)
+            changes = any(x is not o for x, o in zip(narrow, n.operands, strict=True))
+            if changes and context.may_apply(self, f"reads {dtypes}", n):
                 new[n] = with_sum_dtype(n, narrow, n.dtype).with_name(n.name)
-                context.applied(self, f"reads {' and '.join(str(x.dtype) for x in narrow)}", n)
         return ir.replace_nodes(new)
 
 

@@ -44,9 +44,8 @@ class FoldScale(GraphPass):
             scaled = self.fold_into_weights(ir, n, constants)
             if scaled is not None and not _is_safe_factor(n.operands[1]):
                 context.missed(self, "factor out of safe range", n)
-            elif scaled is not None:
+            elif scaled is not None and context.may_apply(self, "factor folded into weights", n):
                 new[n] = scaled.with_name(n.name).with_loc(n.loc)
-                context.applied(self, "factor folded into weights", n)
         return ir.replace_nodes(new)
 
     def fold_into_weights(self, graph: Graph, n: Node, constants: Mapping[Node, Collection[Node]]) -> Node | None:

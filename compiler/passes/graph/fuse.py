@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -54,6 +55,15 @@ class Group:
     cost: int = 0
 
 
+@dataclass(frozen=True)
+class Fusion:
+    """A way to add `nodes` to a group, which becomes `fused`."""
+
+    group: Group
+    nodes: list[Node]
+    fused: Group
+
+
 @register
 @dataclass(frozen=True)
 class Fuse(GraphPass):
@@ -73,10 +83,10 @@ class Fuse(GraphPass):
     max_reread_bytes: int = from_machine("max_reread_bytes")
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        return Fusion(self, ir, context).run()
+        return GroupSearch(self, ir, context).run()
 
 
-class Fusion:
+class GroupSearch:
     """One run of the pass."""
 
     def __init__(self, options: Fuse, graph: Graph, context: Context) -> None:
@@ -102,42 +112,33 @@ class Fusion:
         consumer_groups = list(dict.fromkeys(g for u in users for g in self.groups_of_node.get(u, ())))
         has_external_use = is_output or any(u not in self.groups_of_node for u in users)
         if self.options.enabled and consumer_groups:
-            if not has_external_use and len(consumer_groups) == 1 and self.try_fuse(n, consumer_groups[0]):
+            if not has_external_use and len(consumer_groups) == 1 and self.commit(self.fusion(n, consumer_groups[0])):
                 return
-            if (
-                not has_external_use
-                and len(consumer_groups) > 1
-                and self.is_cheap_to_recompute(n)
-                and all(self.try_fuse(n, g, recomputed=True, dry_run=True) for g in consumer_groups)
-            ):
-                for g in consumer_groups:
-                    self.try_fuse(n, g, recomputed=True)
-                return
+            if not has_external_use and len(consumer_groups) > 1 and self.is_cheap_to_recompute(n):
+                fusions = itertools.takewhile(bool, (self.fusion(n, g, recomputed=True) for g in consumer_groups))
+                if len(found := list(fusions)) == len(consumer_groups) and self.commit(*found):
+                    return
             if (has_external_use or len(consumer_groups) > 1) and not is_view(n.structure, n):
                 for g in sorted(consumer_groups, key=lambda g: self.order[g.root]):
-                    if self.stays_acyclic(n, g) and self.try_fuse(n, g, as_output=True):
+                    if self.stays_acyclic(n, g) and self.commit(self.fusion(n, g, as_output=True)):
                         return
-        cluster = self.required_cluster(n)
-        cost = self.cost(Group(n, {n, *cluster}))
-        group = Group(n, {n, *cluster} if isinstance(cost, int) else {n})
-        group.cost = cost if isinstance(cost, int) else self.standalone_cost([n])
+        nodes = [n, *self.initial_cluster(n)]
+        group = Group(n, set(nodes), cost=self.standalone_cost(nodes))
         self.all_groups.append(group)
         for m in group.members:
             self.groups_of_node[m] = [group]
 
-    def try_fuse(
-        self, n: Node, g: Group, as_output: bool = False, recomputed: bool = False, dry_run: bool = False
-    ) -> bool:
-        """Add `n` to `g` if the cost model agrees, alone or with producers that only make sense with it.
+    def fusion(self, n: Node, g: Group, as_output: bool = False, recomputed: bool = False) -> Fusion | None:
+        """Return how to add `n` to `g`, alone or with producers that only make sense with it; None if that costs more.
 
         It is added alone if it becomes an output, or is `recomputed` in other groups too.
         """
         if len(g.members) == 1 and concat_offsets(g.root) is not None and self.has_reduction_producer(n):
             self.context.missed(self.options, f"written in place inside {g.root.op.name}", n)
-            return False
+            return None
         if concat_offsets(n) is not None and self.has_reduction_producer(n):
             self.context.missed(self.options, f"not fused into {g.root.op.name}: its operands are written in place", n)
-            return False
+            return None
         machine, why, lost = self.context.machine, "", 0.0
         cluster = [] if as_output or recomputed else self.required_cluster(n)
         producer_sets = [cluster, []] if cluster else [[]]
@@ -161,12 +162,10 @@ class Fusion:
                 more_time, apart = format_seconds(fused - separate), format_seconds(separate)
                 why, lost = f"would cost {more_time} more than the {apart} of separate kernels", 0.0
             else:
-                if not dry_run:
-                    self.commit([n, *more], g, fused_group, fused_cost)
-                return True
+                return Fusion(g, [n, *more], replace(fused_group, cost=fused_cost))
         if why:
             self.context.missed(self.options, f"not fused into {g.root.op.name}: {why}", n, lost)
-        return False
+        return None
 
     def is_cheaper_as_epilogue(self, n: Node, g: Group, fused_cost: int) -> bool:
         """Return True if `n` is cheaper as the epilogue of its contraction than recomputed in `g` without that."""
@@ -192,12 +191,19 @@ class Fusion:
             chain.append(producer)
         return chain if len(chain[-1].operands) > 1 and chain[-1] is not n else []
 
-    def commit(self, nodes: list[Node], g: Group, fused_group: Group, cost: int) -> None:
-        """Replace `g` by `fused_group`, which adds `nodes`."""
-        g.members, g.extra_outputs, g.cost = fused_group.members, fused_group.extra_outputs, cost
-        for n in nodes:
+    def commit(self, *fusions: Fusion | None) -> bool:
+        """Add nodes to groups, all or none; return False if there is nothing to add, or if no more rewrites are made."""
+        additions = [(f.group, n) for f in fusions if f for n in f.nodes]
+        for k, (g, n) in enumerate(additions):
+            message = f"fused into the kernel of {g.root.op.name}"
+            if k == 0 and not self.context.may_apply(self.options, message, n):
+                return False
+            if k > 0:
+                self.context.also_applied(self.options, message, n)
             self.groups_of_node.setdefault(n, []).append(g)
-            self.context.applied(self.options, f"fused into the kernel of {g.root.op.name}", n)
+        for f in filter(None, fusions):
+            f.group.members, f.group.extra_outputs, f.group.cost = f.fused.members, f.fused.extra_outputs, f.fused.cost
+        return bool(additions)
 
     def standalone_cost(self, nodes: list[Node]) -> int:
         """Return the cost of a kernel for `nodes`, the root first; 0 if there is no such kernel."""
@@ -217,6 +223,14 @@ class Fusion:
                 break
             cluster.append(producer)
         return cluster[1:] if any(isinstance(m.structure, ConstantLinear) for m in cluster) else []
+
+    def initial_cluster(self, n: Node) -> list[Node]:
+        """Return what a new group of `n` holds besides: its required cluster, if that can be lowered."""
+        cluster = self.required_cluster(n)
+        if not cluster or isinstance(self.cost(Group(n, {n, *cluster})), str):
+            return []
+        message = f"fused with {', '.join(m.op.name for m in cluster)}"
+        return cluster if self.context.may_apply(self.options, message, n, remark=False) else []
 
     def exclusive_producers(self, n: Node, g: Group) -> list[Node]:
         """Return the values computed for `n` and `g` only, down to contractions: `n` may fit only with all of them."""

@@ -39,12 +39,11 @@ class HoistQuantize(GraphPass):
             chain = _scalar_chain(n) if not isinstance(n.result_type, tuple) and n.dtype in CODES else []
             if not chain:
                 continue
-            if (codes := _same_codes(chain, found)) is not None:
+            codes, why = _same_codes(chain, found), "it is quantized so already"
+            if codes is None:
+                codes, why = _hoisted(ir, chain), "quantized earlier"
+            if codes is not None and context.may_apply(self, why, n):
                 new[n] = codes
-                context.applied(self, "it is quantized so already", n)
-            elif (hoisted := _hoisted(ir, chain)) is not None:
-                new[n] = hoisted
-                context.applied(self, "quantized earlier", n)
         return ir.replace_nodes(new)
 
 

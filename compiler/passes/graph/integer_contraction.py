@@ -57,8 +57,8 @@ class IntegerContraction(GraphPass):
                 continue
             rewritten = integer_contraction(n, a, b)
             if isinstance(rewritten, Node):
-                new[n] = rewritten.with_name(n.name).with_loc(n.loc)
-                context.applied(self, "runs in integers", n)
+                if context.may_apply(self, "runs in integers", n):
+                    new[n] = rewritten.with_name(n.name).with_loc(n.loc)
             else:
                 context.missed(self, f"runs in {n.dtype}: {rewritten}", n)
         return ir.replace_nodes(new)

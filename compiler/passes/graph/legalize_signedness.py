@@ -45,9 +45,9 @@ class LegalizeSignedness(GraphPass):
                 continue
             legal = [v for v in _variants(*values) if matching_shape([q.codes for q in v], i32, context.matrix_shapes)]
             best = min(legal, key=lambda v: _cost(values, v), default=values)
-            if best != values:
+            dtypes = f"{best[0].codes.dtype} and {best[1].codes.dtype}"
+            if best != values and context.may_apply(self, f"codes become {dtypes}", n):
                 new[n] = with_sum_dtype(n, [v.dequantize(n.dtype) for v in best], n.dtype).with_name(n.name)
-                context.applied(self, f"codes become {best[0].codes.dtype} and {best[1].codes.dtype}", n)
         return ir.replace_nodes(new)
 
 

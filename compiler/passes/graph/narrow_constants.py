@@ -64,9 +64,11 @@ class NarrowConstants(GraphPass):
 
     def run(self, ir: Graph, context: Context) -> Graph:
         found = match_quantized_values(ir)
-        offsets = {n: y for n in mixed_contractions(ir) if (y := self.with_mantissas(n, found)) is not None}
-        for n in offsets:
-            context.applied(self, "reads values of a few bits as mantissas", n)
+        offsets: dict[Node, Node] = {}
+        for n in mixed_contractions(ir):
+            offset = self.with_mantissas(n, found)
+            if offset is not None and context.may_apply(self, "reads values of a few bits as mantissas", n):
+                offsets[n] = offset
         return self.with_words(ir.replace_nodes(offsets), context)
 
     def with_mantissas(self, n: Node, found: Mapping[Node, Match]) -> Node | None:
@@ -103,11 +105,11 @@ class NarrowConstants(GraphPass):
             if (values := known_values(c)) is None:
                 continue
             bits, signed = fewest_bits(values)
-            if bits < c.dtype.bits and values.shape[-1] % (WORD_BITS // bits) == 0:
+            fits = bits < c.dtype.bits and values.shape[-1] % (WORD_BITS // bits) == 0
+            if fits and context.may_apply(self, f"stored in {bits} bits", c):
                 words = unpacked_words(c, values, bits, signed)
                 new[c] = ops.as_dtype(words, c.dtype).with_name(c.name)
                 new |= {u: ops.as_dtype(words, u.dtype).with_loc(u.loc) for u in ir.users[c] if u.op is ops.cast}
-                context.applied(self, f"stored in {bits} bits", c)
         return ir.replace_nodes(new)
 
     def candidates(self, ir: Graph) -> Iterator[Node]:

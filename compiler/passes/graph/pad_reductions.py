@@ -38,11 +38,10 @@ class PadReductions(GraphPass):
                 continue
             extent = n.operands[0].shape[dims[0]]
             missing = -extent % shape.k if isinstance(extent, int) else 0
-            if missing:
+            if missing and context.may_apply(self, f"{extent} channels padded to {extent + missing}", n):
                 x, w = n.operands
                 weights = pad_end(w, dims[1], missing)
                 new[n] = n.with_operands((pad_end(x, dims[0], missing), constant_values([weights])[weights]))
-                context.applied(self, f"{extent} channels padded to {extent + missing}", n)
         return ir.replace_nodes(new)
 
 

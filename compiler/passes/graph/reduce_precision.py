@@ -30,9 +30,8 @@ class ReducePrecision(GraphPass):
             if n.dtype != f32 or any(o.dtype != f32 for o in n.operands):
                 continue
             narrow = [ops.cast(o, dtype=bf16, loc=n.loc) for o in n.operands]
-            if matching_shape(narrow, f32, context.matrix_shapes):
-                new[n] = with_sum_dtype(n, narrow, f32).with_name(n.name)
-                context.applied(self, "operands rounded to bf16", n)
-            else:
+            if not matching_shape(narrow, f32, context.matrix_shapes):
                 context.missed(self, "the target does not multiply bf16", n)
+            elif context.may_apply(self, "operands rounded to bf16", n):
+                new[n] = with_sum_dtype(n, narrow, f32).with_name(n.name)
         return ir.replace_nodes(new)

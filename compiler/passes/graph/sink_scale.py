@@ -45,12 +45,13 @@ class SinkScale(GraphPass):
                 if scale is None:
                     context.missed(self, "the scale varies along the sum", n)
                     continue
+                if not context.may_apply(self, "the scale follows the sum", n):
+                    continue
                 wide = n.dtype.compute
                 weights = replace(m, scale=None).dequantize(wide)
                 operands = [weights if j == k else o for j, o in enumerate(n.operands)]
                 scaled = ops.mul(with_sum_dtype(n, operands, wide), ops.as_dtype(scale, wide))
                 new[n] = ops.as_dtype(scaled, n.dtype).with_name(n.name).with_loc(n.loc)
-                context.applied(self, "the scale follows the sum", n)
                 break
         return ir.replace_nodes(new)
 

@@ -42,9 +42,9 @@ class SplitReductions(GraphPass):
             if not is_matrix_product(n) or n.dtype == f64 or (weights := grouped_weights(n.operands[1], found)) is None:
                 continue
             x, (groups, size, _) = found[n.operands[0]], weights.shape
-            if self.has_few_rows(n) or self.has_dots(x, size, context):
+            pays = self.has_few_rows(n) or self.has_dots(x, size, context)
+            if pays and context.may_apply(self, f"adds in {groups} groups of {size}", n):
                 new[n] = in_groups(n, x, weights).with_name(n.name).with_loc(n.loc)
-                context.applied(self, f"adds in {groups} groups of {size}", n)
         return ir.replace_nodes(new)
 
     def has_dots(self, x: Match, size: int, context: Context) -> bool:
@@ -62,8 +62,12 @@ def is_matrix_product(n: Node) -> bool:
     """Return True if `n` multiplies matrices, or a batch of them, by one matrix of static size."""
     if not is_contraction_node(n) or n.operands[1].type.rank != 2 or not n.operands[1].type.is_static:
         return False
-    i = index_vars("i", n.type.rank)
-    return operand_positions(n) == ((*i[:-1], var("r0")), (var("r0"), i[-1]))
+    *rows, column = index_vars("i", n.type.rank)
+    (*read, k), weights = operand_positions(n)
+    is_row = len(read) == len(rows) and all(
+        r == i or (d == 1 and r == 0) for r, i, d in zip(read, rows, n.shape, strict=False)
+    )
+    return is_row and k == var("r0") and weights == (k, column)
 
 
 def grouped_weights(w: Node, found: Mapping[Node, Match]) -> Node | None:

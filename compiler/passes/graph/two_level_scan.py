@@ -43,9 +43,8 @@ class TwoLevelScan(GraphPass):
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             new = n.with_operands(operands)
             size = self.block_length(new)
-            if size is None:
+            if size is None or not context.may_apply(self, f"two-level scan, blocks of {size}", n):
                 return new
-            context.applied(self, f"two-level scan, blocks of {size}", n)
             return replace(two_level_scan(new, size), name=n.name)
 
         return ir.map_nodes(rule) if any(self.block_length(n) for n in ir.nodes) else ir

@@ -37,9 +37,8 @@ class WidenOperands(GraphPass):
             dtypes = shape[1] if shape else tuple(total if o.dtype.is_reduced_float else o.dtype for o in n.operands)
             wide = [o if o in constants else widened(o, d) for o, d in zip(n.operands, dtypes, strict=True)]
             changed = [(o.dtype, w.dtype) for o, w in zip(n.operands, wide, strict=True) if o is not w]
-            if changed:
+            if changed and context.may_apply(self, f"{changed[0][0]} operands computed in {changed[0][1]}", n):
                 new[n] = ops.as_dtype(with_sum_dtype(n, wide, total), n.dtype).with_name(n.name).with_loc(n.loc)
-                context.applied(self, f"{changed[0][0]} operands computed in {changed[0][1]}", n)
         return ir.replace_nodes(new)
 
 

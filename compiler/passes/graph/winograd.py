@@ -58,12 +58,13 @@ class Winograd(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         machine = context.machine
         allowed = self.max_error
-        tiles = {n: tile for n in ir.nodes if (tile := best_tile(n, machine, allowed, self.max_time_ratio))}
+        best = {n: tile for n in ir.nodes if (tile := best_tile(n, machine, allowed, self.max_time_ratio))}
         for n in filter(is_dynamic, ir.nodes):
             tile = best_tile(n, machine, allowed, self.max_time_ratio, size_hint=SMALL_SIZE_HINT)
-            if tile != tiles.get(n, 0):
+            if tile != best.get(n, 0):
                 context.wants_small_variant = True
                 context.note(self, f"small images use {f'tiles of {tile} x {tile}' if tile else 'no tiles'}", n)
+        tiles = {n: m for n, m in best.items() if context.may_apply(self, describe_tiles(m), n)}
         if not tiles:
             return ir
         padded = PaddedTiles(ir, {n.operands[0]: read_shape(n, tile) for n, tile in tiles.items()})
@@ -73,8 +74,6 @@ class Winograd(GraphPass):
                 return slice_region(padded.pad_replacements[n], (0,) * n.type.rank, n.shape)
             new, tile = n.with_operands(operands), tiles.get(n)
             if tile:
-                products = f"{(tile + 2) ** 2} products instead of {9 * tile * tile}"
-                context.applied(self, f"Winograd tiles of {tile} x {tile}: {products}", n)
                 # other values beyond an image's edge would spread over its tile if they were infinite
                 extend = extend_to if match_zero_padding(n.operands[0]) is not None else zero_pad_to
                 x = extend(new.operands[0], read_shape(n, tile))
@@ -84,6 +83,11 @@ class Winograd(GraphPass):
             return padded.as_slice_of_padded(n, padded.sink_crop(new))
 
         return ir.map_nodes(rule)
+
+
+def describe_tiles(m: int) -> str:
+    """Return the remark on a convolution in tiles of m x m."""
+    return f"Winograd tiles of {m} x {m}: {(m + 2) ** 2} products instead of {9 * m * m}"
 
 
 def is_supported(n: Node) -> bool:

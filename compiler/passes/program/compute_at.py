@@ -47,7 +47,11 @@ class ComputeAt(ProgramPass):
             pair = None
             if isinstance(step, Launch) and isinstance(last, Launch):
                 pair = ProducerConsumer.match(kernels, last, step, private_buffers)
-            if pair is None or not pair.is_profitable(machine, self.min_steps_per_thread):
+            if (
+                pair is None
+                or not pair.is_profitable(machine, self.min_steps_per_thread)
+                or not context.may_apply(self, f"%{pair.buffer} computed at its consumer's loop", pair.buffer)
+            ):
                 steps.append(step)
                 continue
             key = (pair.producer.name, pair.consumer.name, pair.consumer_param.name)
@@ -57,7 +61,6 @@ class ComputeAt(ProgramPass):
                 fused = fused_kernels[key] = pair.fused_kernel(name if is_only_launch else unused_name(name, kernels))
                 kernels[fused.name] = fused
             steps[-1] = pair.fused_launch(fused_kernels[key].name)
-            context.applied(self, f"%{pair.buffer} computed at its consumer's loop", pair.buffer)
         if len(steps) == len(ir.steps):
             return ir
         return remove_unused(replace(ir, steps=tuple(steps), kernels=kernels), launched_buffers(ir))

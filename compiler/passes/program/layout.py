@@ -49,8 +49,9 @@ class LayoutAssignment(ProgramPass):
         if small is not ir and LayoutSearch(self, small, context).best_choice() != choice:
             context.wants_small_variant = True
             context.note(self, "small shapes choose another layout")
-        for buffer, dim in sorted(choice.items()):
-            context.applied(self, f"%{buffer} is stored with dimension {dim} innermost", buffer)
+        messages = {b: f"%{b} is stored with dimension {dim} innermost" for b, dim in sorted(choice.items())}
+        allowed = {b for b, message in messages.items() if context.may_apply(self, message, b)}
+        choice = {b: dim for b, dim in choice.items() if b in allowed}
         return search.rebuild(choice) if choice else ir
 
 

@@ -40,8 +40,9 @@ class UpdateInPlace(ProgramPass):
             if reason := update.conflict(ir, position):
                 context.missed(self, f"%{update.target} is a copy of %{update.source}: {reason}", update.launch.node)
                 continue
-            context.applied(self, f"%{update.target} is %{update.source}, updated in place", update.launch.node)
-            ir = update.apply(ir, position, in_place_names)
+            message = f"%{update.target} is %{update.source}, updated in place"
+            if context.may_apply(self, message, update.launch.node):
+                ir = update.apply(ir, position, in_place_names)
         return ir
 
 

@@ -74,9 +74,12 @@ class CacheBlocking(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         nest = perfect_nest(ir.body)
         match = self.match_contraction(nest)
-        if match is None or not self.has_strided_operands(context.accesses(ir), nest, match):
+        if (
+            match is None
+            or not self.has_strided_operands(context.accesses(ir), nest, match)
+            or not context.may_apply(self, f"%{match.depth.var} in blocks of {self.depth_block}")
+        ):
             return map_nests(ir, lambda part: self.block_rows(part, context))
-        context.applied(self, f"%{match.depth.var} in blocks of {self.depth_block}")
         context.propose(self, replace(self, depth_block=0))
         body = self.block_depth(match, nest, context.machine, NameSupply(ir))
         return with_unique_names(ir.with_body(wrap_in_nest(nest[:-2], body)))
@@ -98,7 +101,8 @@ class CacheBlocking(TilePass):
             return ir.body
         panels = ", ".join(dict.fromkeys(f"%{w.buffer}" for w in reuse.panels))
         names = ", ".join(f"%{f.range.var}" for f in order)
-        context.applied(self, f"loops ordered {names}: {panels} is read once per cached row block")
+        if not context.may_apply(self, f"loops ordered {names}: {panels} is read once per cached row block"):
+            return ir.body
         rest = (with_fresh_names(s, NameSupply(ir)) for o in remainder for s in interchange(o, nest[-1].body))
         return (*interchange(order, nest[-1].body), *rest)
 

@@ -42,9 +42,9 @@ class CacheOperand(TilePass):
             for a in table.all:
                 if a.stmt.__class__ is Reduce and getattr(a.stmt, "name", "") == s.name and not a.is_store:
                     loop = self.reuse_loop(table, a, s, context.machine)
-                    if loop is not None:
+                    message = "" if loop is None else f"%{a.buffer} cached transposed per %{loop.var}"
+                    if loop is not None and context.may_apply(self, message):
                         ir = ir.with_body(self.insert_copy(ir.body, table, a, s, loop, NameSupply(ir)("transposed")))
-                        context.applied(self, f"%{a.buffer} cached transposed per %{loop.var}")
                         context.propose(self, None)
                         break
         return ir

@@ -44,8 +44,8 @@ class Collapse(TilePass):
         for k in range(len(nest) - 1, 0, -1):
             nest = perfect_nest(ir.body)
             collapsed = None if self.is_long(nest[k].range) else self.collapse_pair(context.accesses(ir), nest, k)
-            if collapsed is not None:
-                context.applied(self, f"%{nest[k - 1].range.var} and %{nest[k].range.var} collapsed")
+            message = f"%{nest[k - 1].range.var} and %{nest[k].range.var} collapsed"
+            if collapsed is not None and context.may_apply(self, message):
                 ir = collapsed
         return ir
 

@@ -51,13 +51,13 @@ class Delinearize(TilePass):
             n, v = loop_divisor(loop, lanes), loop.range.var
             inner = fresh(f"{v}.remainder")
             split_bodies = [split for body in bodies if (split := without_divisions(body, v, n, inner))]
-            if len(split_bodies) == len(bodies):
-                bodies = split_bodies
-            elif len(bodies) * n <= self.max_copies:
-                bodies = [residue for body in bodies for residue in split_by_residue(body, v, n)]
-            else:
+            divides = len(split_bodies) < len(bodies)
+            if divides and len(bodies) * n > self.max_copies:
                 break
-            context.applied(self, f"%{v} split by {n}")
+            if not context.may_apply(self, f"%{v} split by {n}"):
+                break
+            copies = (residue for body in bodies for residue in split_by_residue(body, v, n))
+            bodies = list(copies) if divides else split_bodies
         return ir.with_body(tuple(s for b in bodies for s in b))
 
 

@@ -31,7 +31,13 @@ class DotProducts(TilePass):
         for why in (m for m in found if isinstance(m, NoDot)):
             context.missed(self, f"%{why.stmt.name}: {why.reason}")
         dots = [m for m in found if isinstance(m, DotMatch)]
-        for m in dots:
-            lhs, rhs = (x.dtype for x in m.new.value.args)
-            context.applied(self, f"%{m.old.name}: adds {lhs.count} products of {lhs} and {rhs} at once")
-        return with_dots(ir, dots) if dots else ir
+        operands = [[x.dtype for x in m.new.value.args] for m in dots]
+        messages = (
+            f"%{m.old.name}: adds {lhs.count} products of {lhs} and {rhs} at once"
+            for m, (lhs, rhs) in zip(dots, operands, strict=True)
+        )
+        if not dots or not context.may_apply(self, next(messages)):  # all or none, because they share packed operands
+            return ir
+        for message in messages:
+            context.also_applied(self, message)
+        return with_dots(ir, dots)

@@ -49,6 +49,8 @@ class ExpandMath(TilePass):
             def rule(e: Expr) -> Expr:
                 if not (isinstance(e, PrimitiveCall) and e.primitive in EXPANSIONS):
                     return e
+                if not context.may_apply(self, f"{e.primitive} expanded", required=True, remark=False):
+                    return e
                 wide = e.dtype.compute
                 call = PrimitiveCall(wide, e.primitive, tuple(bind(a.to(wide)) for a in e.operands))
                 context.count(self, e.primitive)

@@ -34,9 +34,7 @@ class FuseLoops(TilePass):
 
         def attempt(first: Stmt, second: Stmt) -> Stmt | None:
             fused = fuse_pair(first, second, local_buffers, fresh)
-            if fused is not None:
-                context.applied(self, "fused two loops")
-            return fused
+            return fused if fused is not None and context.may_apply(self, "fused two loops") else None
 
         def block(body: Block) -> Block:
             inner = tuple(replace(s, body=block(s.body)) if isinstance(s, (For, Reduce)) else s for s in body)

@@ -45,8 +45,7 @@ class FuseSiblings(TilePass):
             if any(is_row_loop(table, v, context.machine.min_block_rows) for v, table in tables.items()):
                 return None
             fused = fuse(first, substitute_names(second, {second.range.var: first.range.var}), fresh)
-            context.applied(self, f"sibling nest fused into %{fused.range.var}")
-            return fused
+            return fused if context.may_apply(self, f"sibling nest fused into %{fused.range.var}") else None
 
         def block(body: Block) -> Block:
             fused = fuse_adjacent(body, fuse_pair, partial(context.missed, self))

@@ -24,6 +24,10 @@ class LowerAsyncCopies(TilePass):
     exact = True
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
+        if not any(isinstance(s, (AsyncCopy, Wait)) for s in walk(ir.body)):
+            return ir
+        if not context.may_apply(self, "asynchronous copies become loops", required=True, remark=False):
+            return ir
         fresh = NameSupply(ir)
         types = {p.name: p.type for p in ir.params}
         types |= {s.buffer: s.type for s in walk(ir.body) if isinstance(s, Local)}

@@ -32,6 +32,9 @@ class NontemporalStores(TilePass):
         written = (p for p in ir.params if p.role == "out" and p.name not in read)
         sizes = {p.name: p.type.nbytes for p in written}
         large = {n: nontemporal_condition(size - max_bytes) for n, size in sizes.items() if dim_hint(size) > max_bytes}
+        condition = {n: "" if isinstance(s, int) else " if large" for n, s in large.items()}
+        messages = {n: f"%{n} stored non-temporally{text}" for n, text in condition.items()}
+        large = {n: s for n, s in large.items() if context.may_apply(self, messages[n])}
         if not large:
             return ir
 
@@ -40,8 +43,6 @@ class NontemporalStores(TilePass):
                 return (stmt,)
             return (replace(stmt, nontemporal=large[stmt.buffer]),)
 
-        for name, s in large.items():
-            context.applied(self, f"%{name} stored non-temporally{'' if isinstance(s, int) else ' if large'}")
         context.propose(self, None)
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 

@@ -59,7 +59,8 @@ class OnlineSoftmax(TilePass):
         column_block, row_block = (self.causal_block,) * 2 if causal else (self.column_block, self.row_block)
         builder = OnlineSoftmaxBuilder(row, nest[-1], causal_limit, NameSupply(ir), column_block)
         skipped = f", those after {causal_limit} skipped" if causal else ""
-        context.applied(self, f"online softmax: rows of {row.extent} in blocks of {column_block}{skipped}")
+        if not context.may_apply(self, f"online softmax: rows of {row.extent} in blocks of {column_block}{skipped}"):
+            return ir
         return with_unique_names(ir.with_body(wrap_in_nest(nest[:-1], builder.row_block_loop(row_block))))
 
     def match_row(self, ir: Kernel) -> SoftmaxRow | None:

@@ -31,9 +31,9 @@ class Pack(TilePass):
         params = []
         for p in ir.params:
             layout = self.packed_layout(table, p.name) if p.role in ("const", "scratch") and p.type.rank >= 2 else None
-            if layout is not None:
-                context.applied(self, f"%{p.name}: {p.type} stored as {layout}")
-            params.append(replace(p, type=replace(p.type, layout=layout)) if layout is not None else p)
+            if layout is not None and context.may_apply(self, f"%{p.name}: {p.type} stored as {layout}"):
+                p = replace(p, type=replace(p.type, layout=layout))
+            params.append(p)
         return replace(ir, params=tuple(params))
 
     def packed_layout(self, table: Accesses, name: str) -> Layout | None:

@@ -39,7 +39,12 @@ class Parallelize(TilePass):
         min_steps = self.steps_per_thread * context.machine.threads
         serial = ir.with_body(tuple(s for s in ir.body if not (isinstance(s, For) and s.parallel)))
         serial_ops = estimated_ops(serial, context.machine)
-        if not is_parallelizable(ir) or 2 * serial_ops > total:
+        message = f"parallel if at least {self.grain_size} operations" if least < self.grain_size else "parallel"
+        if (
+            not is_parallelizable(ir)
+            or 2 * serial_ops > total
+            or not context.may_apply(self, message, remark=least < self.grain_size)
+        ):
             return ir.with_body(serialize(ir.body))
         if total < 16 * self.grain_size:
             context.propose(self, replace(self, grain_size=most + 1))
@@ -48,8 +53,6 @@ class Parallelize(TilePass):
         body = tuple(
             self.keep_parallel(s, min_steps, work_ratio) if isinstance(s, For) and s.parallel else s for s in ir.body
         )
-        if least < self.grain_size:
-            context.applied(self, f"parallel if at least {self.grain_size} operations")
         return replace(ir, body=body, max_chunks=self.max_chunks(body, dynamic_ops))
 
     def max_chunks(self, body: Block, ops: Dim) -> Dim | None:

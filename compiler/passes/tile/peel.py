@@ -40,17 +40,22 @@ class Peel(TilePass):
         fresh, accumulators = NameSupply(ir), context.machine.registers // 2
         code_shares = self.code_shares(ir, context)
 
+        def peel_loop(stmt: For) -> Block:
+            allowed = self.max_expanded_ops * code_shares[stmt.range.var] if has_partial_rows(stmt.range) else -1
+            if remainder_code_ops(stmt.range, stmt.body) <= allowed:
+                return (balanced(stmt, accumulators),)
+            parts = peel_range(stmt.range, True, allowed / 2 / max(1, unrolled_ops(stmt.body)))
+            *full, last = (replace(stmt, range=r) for r in parts)
+            return (*full, balanced(last, accumulators))
+
         def rule(stmt: Stmt) -> Block:
-            if isinstance(stmt, For):
-                allowed = self.max_expanded_ops * code_shares[stmt.range.var] if has_partial_rows(stmt.range) else -1
-                if remainder_code_ops(stmt.range, stmt.body) <= allowed:
-                    return (balanced(stmt, accumulators),)
-                parts = peel_range(stmt.range, True, allowed / 2 / max(1, unrolled_ops(stmt.body)))
-                *full, last = (replace(stmt, range=r) for r in parts)
-                return (*full, balanced(last, accumulators))
-            if isinstance(stmt, Reduce):
-                return self.peel_reduction(stmt, fresh)
-            return (stmt,)
+            if not isinstance(stmt, (For, Reduce)):
+                return (stmt,)
+            new = peel_loop(stmt) if isinstance(stmt, For) else self.peel_reduction(stmt, fresh)
+            if new == (stmt,):
+                return new
+            message = f"partial tiles of {', '.join(f'%{r.var}' for r in tile.stmt_ranges(stmt))} split off"
+            return new if context.may_apply(self, message, required=True, remark=False) else (stmt,)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 

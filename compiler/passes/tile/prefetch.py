@@ -85,13 +85,14 @@ class Prefetch(TilePass):
             if lane is None or (panel := panel_rows(table, a, lane)) is None:
                 continue
             (loop, rows), numbers = panel, count()
-            chosen = requests.setdefault(id(table.loops[loop.var][1]), {})
             for level, distance, reuse in self.choose_distances(table, a, machine):
                 steps = distance // (len(rows) * lane.tile * buffer_type.dtype.bytes)
+                if not context.may_apply(self, f"%{a.buffer} prefetched to L{level}, distance {steps} steps"):
+                    continue
+                chosen = requests.setdefault(id(table.loops[loop.var][1]), {})
                 for row in rows:
                     index = tuple(substitute(d, {loop.var: var(loop.var) + steps}) for d in row)
                     chosen[a.buffer, next(numbers)] = PrefetchStmt(a.buffer, index, level, reuse)
-                context.applied(self, f"%{a.buffer} prefetched to L{level}, distance {steps} steps")
             context.propose(self, None, replace(self, distance=2 * self.distance))
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
 
@@ -137,10 +138,11 @@ class Prefetch(TilePass):
                 continue
             if any((a.buffer, 0) in chosen for chosen in requests.values()):
                 continue
+            if not context.may_apply(self, f"%{a.buffer}: next row prefetched in the loop over %{into.var}"):
+                continue
             moved: dict[str, Dim] = {source.var: var(into.var), row.range.var: var(row.range.var) + row.range.tile}
             prefetch = PrefetchStmt(a.buffer, tuple(substitute(d, moved) for d in a.index))
             requests.setdefault(id(target), {})[a.buffer, 0] = prefetch
-            context.applied(self, f"%{a.buffer}: next row prefetched in the loop over %{into.var}")
             context.propose(self, None)
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
 

@@ -34,7 +34,7 @@ class Reorder(TilePass):
     cache_fraction: float = from_machine("resident_rows")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        return map_nests(sort_reductions(context.accesses(ir)), lambda nest: self.reorder_nest(nest, context))
+        return map_nests(self.sort_reductions(ir, context), lambda nest: self.reorder_nest(nest, context))
 
     def reorder_nest(self, ir: Kernel, context: Context) -> Block:
         """Reorder the loops of a kernel that is one nest."""
@@ -48,8 +48,28 @@ class Reorder(TilePass):
         order, why = self.stride_order(table, nest, context.machine)
         if order == nest:
             return ir.body
-        context.applied(self, f"loops ordered {', '.join('%' + f.range.var for f in order)}: {why}")
+        if not context.may_apply(self, f"loops ordered {', '.join('%' + f.range.var for f in order)}: {why}"):
+            return ir.body
         return interchange(order, nest[-1].body)
+
+    def sort_reductions(self, ir: Kernel, context: Context) -> Kernel:
+        """Order the ranges of each reduction by the strides of its loads, largest outermost."""
+        table = context.accesses(ir)
+
+        def rule(stmt: Stmt) -> Block:
+            if not isinstance(stmt, Reduce) or len(stmt.ranges) < 2 or stmt.body:
+                return (stmt,)
+            reads = [a for a in table.all if a.stmt == stmt and not a.is_store and table.roles[a.buffer] != "const"]
+            steps = [sum(abs(table.stride(a, r.var) or 0) for a in reads) for r in stmt.ranges]
+            if any(table.stride(a, r.var) is None for a in reads for r in stmt.ranges):
+                return (stmt,)
+            order = sorted(range(len(steps)), key=lambda k: -steps[k])
+            ranges = tuple(stmt.ranges[k] for k in order)
+            if ranges == stmt.ranges or not context.may_apply(self, f"ranges of %{stmt.name} sorted", remark=False):
+                return (stmt,)
+            return (replace(stmt, ranges=ranges),)
+
+        return ir.with_body(tile.expand_stmts(ir.body, rule))
 
     def stride_order(self, table: Accesses, nest: list[For], machine: Machine) -> tuple[list[For], str]:
         """Return the loops ordered by stride, or for overlapping windows, and the reason."""
@@ -58,22 +78,6 @@ class Reorder(TilePass):
         if window_order != order:
             return window_order, "overlapping windows stay in L1"
         return order, "by output stride"
-
-
-def sort_reductions(table: Accesses) -> Kernel:
-    """Order the ranges of each reduction by the strides of its loads, largest outermost."""
-
-    def rule(stmt: Stmt) -> Block:
-        if not isinstance(stmt, Reduce) or len(stmt.ranges) < 2 or stmt.body:
-            return (stmt,)
-        reads = [a for a in table.all if a.stmt == stmt and not a.is_store and table.roles[a.buffer] != "const"]
-        steps = [sum(abs(table.stride(a, r.var) or 0) for a in reads) for r in stmt.ranges]
-        if any(table.stride(a, r.var) is None for a in reads for r in stmt.ranges):
-            return (stmt,)
-        order = sorted(range(len(steps)), key=lambda k: -steps[k])
-        return (replace(stmt, ranges=tuple(stmt.ranges[k] for k in order)),)
-
-    return table.kernel.with_body(tile.expand_stmts(table.kernel.body, rule))
 
 
 def order_by_stride(table: Accesses, nest: list[For], cache_bytes: int) -> list[For]:

@@ -62,8 +62,8 @@ class SplitEpilogue(TilePass):
             except TransformError as refusal:
                 context.missed(self, f"epilogue of %{stmt.range.var} not split: {refusal}")
                 return (stmt,)
-            context.applied(self, f"epilogue of %{stmt.range.var} split into its own loop")
-            return split
+            allowed = context.may_apply(self, f"epilogue of %{stmt.range.var} split into its own loop")
+            return split if allowed else (stmt,)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 

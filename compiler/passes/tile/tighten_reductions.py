@@ -43,7 +43,8 @@ class TightenReductions(TilePass):
         def rule(stmt: Stmt) -> Block:
             new = tighten(stmt, guards) if isinstance(stmt, Reduce) else stmt
             if isinstance(stmt, Reduce) and new is not stmt:
-                context.applied(self, f"range of %{stmt.name} tightened to its guard")
+                allowed = context.may_apply(self, f"range of %{stmt.name} tightened to its guard")
+                return (new if allowed else stmt,)
             return (new,)
 
         body = tile.expand_stmts(ir.body, rule)

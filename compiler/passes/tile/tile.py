@@ -60,7 +60,9 @@ class Tile(TilePass):
                 self.choose_common_width(group, sizes, machine, context)
         for v, (r, stmt, _) in table.loops.items():
             if r.lanes and v not in sizes:
-                sizes[v] = self.lane_tile(r, stmt, machine.l2 // max(1, table.local_bytes(v)), machine.registers)
+                size = self.lane_tile(r, stmt, machine.l2 // max(1, table.local_bytes(v)), machine.registers)
+                if context.may_apply(self, f"%{v} in tiles of {size}", remark=False):
+                    sizes[v] = size
                 context.propose(self, *(replace(self, registers=n) for n in (1, 2, 8)))
 
         def rule(r: Range, _: Stmt) -> Range:
@@ -79,12 +81,13 @@ class Tile(TilePass):
                 continue
             if any(r in excluded_rows or r.var in sizes or table.reductions(r.var) for r in transposed_loops):
                 continue
-            sizes[lane.var] = remaining = lane.lanes
+            chosen, remaining = {lane.var: lane.lanes}, lane.lanes
             for r in reversed(transposed_loops):
-                sizes[r.var] = max(1, min(remaining, tiling_extent(r.extent)))
-                remaining //= sizes[r.var]
-            block = " x ".join(f"{sizes[r.var]} %{r.var}" for r in transposed_loops)
-            context.applied(self, f"%{a.buffer}: {block} blocks transposed in registers")
+                chosen[r.var] = max(1, min(remaining, tiling_extent(r.extent)))
+                remaining //= chosen[r.var]
+            block = " x ".join(f"{chosen[r.var]} %{r.var}" for r in transposed_loops)
+            if context.may_apply(self, f"%{a.buffer}: {block} blocks transposed in registers"):
+                sizes |= chosen
 
     def lane_tile(self, r: Range, stmt: Stmt, max_buffers: int, registers: int) -> int:
         """Return the tile of a lane loop without contraction; reductions, bindings and local buffers limit it."""
@@ -151,15 +154,19 @@ class Tile(TilePass):
         self, blocks: list[ContractionNest], tiles: list[RegisterTile], sizes: dict[str, int], context: Context
     ) -> None:
         """Record the tiles chosen for `blocks` in `sizes`, and report them."""
-        for b, choice in zip(blocks, tiles, strict=True):
+        for k, (b, choice) in enumerate(zip(blocks, tiles, strict=True)):
             height = min(self.rows or choice.rows, b.rows)
             width = min(self.columns or b.width(choice), b.problem.columns)
+            rows = f"{height} rows" + (f" x {b.problem.results_per_column}" if b.interleaved_loops else "")
+            message = f"{rows} x {width} columns in {b.lane.lanes} lanes for %{b.name}"
+            if k > 0:
+                context.also_applied(self, message)
+            elif not context.may_apply(self, message):
+                return
             if b.row is not None:
                 sizes[b.row.var] = height
             sizes.update({r.var: dim_hint(r.extent) for r in b.interleaved_loops})
             sizes[b.lane.var] = width
-            rows = f"{height} rows" + (f" x {b.problem.results_per_column}" if b.interleaved_loops else "")
-            context.applied(self, f"{rows} x {width} columns in {b.lane.lanes} lanes for %{b.name}")
 
     def with_tiles(self, blocks: list[ContractionNest], tiles: list[RegisterTile]) -> Tile:
         """Return the pass with these tiles as options, without columns if the contractions differ in them."""

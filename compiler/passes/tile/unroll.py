@@ -59,9 +59,9 @@ class Unroll(TilePass):
             period = division_period(stmt, self.max_period // max(1, vector_count(around)))
             if period > ranges[-1].unroll:
                 ranges = (*ranges[:-1], ranges[-1].with_(unroll=period))
-            if ranges != stmt.ranges:
-                context.applied(self, f"%{stmt.name} unrolled")
-                context.propose(self, None)
+            if ranges == stmt.ranges or not context.may_apply(self, f"%{stmt.name} unrolled"):
+                return (stmt,)
+            context.propose(self, None)
             return (replace(stmt, ranges=ranges),)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))

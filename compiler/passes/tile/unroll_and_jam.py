@@ -45,11 +45,14 @@ class UnrollAndJam(TilePass):
             if not chains or any(isinstance(s, tile.Reduce) for s in tile.walk(stmt.body)):
                 return (stmt,)
             extent = tile.extent_hint(stmt.range)
+            factor, width, message = (
+                max(1, min(self.factor, extent)),
+                0,
+                f"unroll-and-jam by {min(self.factor, extent)}",
+            )
             if sum(map(arithmetic_ops, chains)) >= self.min_lane_ops and extent >= lanes:
-                context.applied(self, f"{lanes} iterations jammed into lanes")
-                return (unroll_and_jam(stmt, lanes, lanes),)
-            context.applied(self, f"unroll-and-jam by {min(self.factor, extent)}")
-            return (unroll_and_jam(stmt, max(1, min(self.factor, extent))),)
+                factor, width, message = lanes, lanes, f"{lanes} iterations jammed into lanes"
+            return (unroll_and_jam(stmt, factor, width) if context.may_apply(self, message) else stmt,)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 

@@ -35,14 +35,14 @@ class Vectorize(TilePass):
         for _ in range(self.skipped_choices):
             scores |= dict.fromkeys(chosen, -1)
             chosen = set(best_disjoint_loops(ir.body, scores)[1])
-        for v in sorted(chosen):
-            context.applied(self, f"%{v} vectorized by {lanes}: saves {scores[v]} memory operations")
+        messages = {v: f"%{v} vectorized by {lanes}: saves {scores[v]} memory operations" for v in sorted(chosen)}
         if not chosen:
             context.missed(self, "no loop has contiguous accesses")
         else:
             context.propose(self, replace(self, skipped_choices=self.skipped_choices + 1))
+        allowed = {v for v, message in messages.items() if context.may_apply(self, message)}
 
         def rule(r: Range, _: Stmt) -> Range:
-            return r.with_(tile=lanes, lanes=lanes) if r.var in chosen else r
+            return r.with_(tile=lanes, lanes=lanes) if r.var in allowed else r
 
         return ir.with_body(tile.map_ranges(ir.body, rule))

@@ -14,7 +14,7 @@ from compiler.ir.text.tile_printer import print_program
 from compiler.lowering.kernel import KernelLowering
 from compiler.lowering.program import lower
 from compiler.passes.base import Context
-from compiler.passes.graph.fuse import Fuse, Fusion, Group
+from compiler.passes.graph.fuse import Fuse, Group, GroupSearch
 from compiler.passes.manager import run_pipeline
 from compiler.testing.checks import check_pass
 
@@ -162,7 +162,7 @@ def price(between: str) -> int | str:
     """The price of the pad or concatenation `%p` by itself."""
     graph = parse_graph(convs(between))
     node = next(n for n in graph.nodes if n.name == "p")
-    return Fusion(Fuse().for_machine(AVX512), graph, Context()).cost(Group(node, {node}))
+    return GroupSearch(Fuse().for_machine(AVX512), graph, Context()).cost(Group(node, {node}))
 
 
 def test_the_price_of_putting_values_side_by_side() -> None:

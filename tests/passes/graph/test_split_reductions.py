@@ -46,16 +46,17 @@ def test_the_groups_of_a_weight() -> None:
     )
 
 
-def test_a_batch_and_zero_points_of_groups() -> None:
+@pytest.mark.parametrize(("batch", "rows"), [(2, 5), (1, 5), (1, 1), (2, 1)])
+def test_a_batch_and_zero_points_of_groups(batch: int, rows: int) -> None:
     zeros = "%n = constant i32[3, 2, 1] [[[1], [2]], [[3], [-4]], [[5], [6]]]"
     weight = f"""{CODES}  {zeros}  %s = constant f32[3, 1, 1] [[[0.5]], [[2]], [[1]]]
           %qi = cast %q {{dtype=i32}}  %d = sub %qi, %n  %f = cast %d {{dtype=f32}}  %g = mul %f, %s"""
     check_pass(
         "split-reductions",
-        before=f"""graph(%x: i8[2, 5, 8]) {{ %a = cast %x {{dtype=f32}}  {weight}  {MATRIX}
+        before=f"""graph(%x: i8[{batch}, {rows}, 8]) {{ %a = cast %x {{dtype=f32}}  {weight}  {MATRIX}
           %y = matmul %a, %w  return %y }}""",
-        after=f"""graph(%x: i8[2, 5, 8]) {{ %a = cast %x {{dtype=f32}}
-          %m = reshape %a {{shape=[2, 5, 2, 4]}}  %k = permute %m {{dims=[0, 2, 1, 3]}}
+        after=f"""graph(%x: i8[{batch}, {rows}, 8]) {{ %a = cast %x {{dtype=f32}}
+          %m = reshape %a {{shape=[{batch}, {rows}, 2, 4]}}  %k = permute %m {{dims=[0, 2, 1, 3]}}
           {weight}  %w = permute %g {{dims=[1, 2, 0]}}
           %p = matmul %k, %w  %y = sum %p {{dims=[1]}}  return %y }}""",
         matrix_shapes=PAIRS,

@@ -1,0 +1,65 @@
+"""hoist-operand: the arithmetic of an operand, once for all row tiles."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.testing.checks import check_pass
+
+CODES = "(cast<f32>(%w[%j, {r}] << 28 >> 28) * %s[%j, {r}//4])"
+PARAMS = "in %x: f32[32, 8], const %w: i32[64, 8], const %s: f32[64, 2], out %y: f32[32, 64]"
+
+
+def product(
+    operand: str = CODES.format(r="%r"),
+    before: str = "",
+    rows: str = "for %i in 0..32 tile 8",
+    lanes: str = "parallel %j in 0..64 tile 32 lanes 16",
+    params: str = PARAMS,
+) -> str:
+    return f"""kernel @k({params}) {{ {lanes} {{ {before} {rows} {{
+      %a = reduce add %r in 0..8 {{ yield %x[%i, %r] * {operand} }}
+      store %a, %y[%i, %j]
+    }} }} }}"""
+
+
+def test_weights_are_unpacked_once_for_all_row_tiles() -> None:
+    copy = f"local %u: f32[8] for %c in 0..8 {{ store {CODES.format(r='%c')}, %u[%c] }}"
+    check_pass(
+        "hoist-operand",
+        before=product(),
+        after=product("%u[%r]", copy),
+        remark="an operand of %a computed once per %i",
+    )
+
+
+def test_a_buffer_has_a_dimension_for_each_loop_inside() -> None:
+    loops = "for %i in 0..8 tile 4 {{ for %p in 0..4 tile 2 {{ {}  store %a, %y[%i, %p, %j] }} }}"
+    text = """kernel @k(in %x: f32[8, 8], const %w: i32[4, 64, 8], out %y: f32[8, 4, 64]) {{
+      for %j in 0..64 tile 32 lanes 16 {{ {} }} }}"""
+    operand = "(sqrt(cast<f32>(%w[{p}, %j, {r}])) / 3.0)"
+    copy = f"local %u: f32[4, 8] for %q in 0..4 {{ for %c in 0..8 {{ store {operand.format(p='%q', r='%c')}, %u[%q, %c] }} }}"
+    sums = [
+        "%a = reduce add %r in 0..8 {{ yield {} * {} }}".format("%x[%i, %r]", o)
+        for o in (operand.format(p="%p", r="%r"), "%u[%p, %r]")
+    ]
+    check_pass(
+        "hoist-operand", before=text.format(loops.format(sums[0])), after=text.format(copy + loops.format(sums[1]))
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        product(rows="for %i in 0..8 tile 8"),
+        product("%s[%j, %r//4]"),
+        product("cast<f32>(%w[%j, %r])"),
+        product("(cast<f32>(%w[%i, %r] << 28 >> 28) * %s[%j, %r//4])"),
+        product(lanes="parallel %j in 0..64"),
+        product("(cast<f32>(%w[%j, %r] << 28 >> 28) * %y[%r, %j])", params=PARAMS.replace("out %y", "inout %y")),
+        product(params=PARAMS.replace("8]", "16384]").replace("2]", "4096]")).replace("0..8 {", "0..16384 {"),
+    ],
+    ids=["one row tile", "a load", "a conversion", "rows", "no lanes", "results", "more than a cache"],
+)
+def test_what_stays(text: str) -> None:
+    check_pass("hoist-operand", unchanged=text)
