@@ -5,6 +5,7 @@
 
     python -m benchmarks contention [ROW ...] [--peers ...] [--threads N]
     python -m benchmarks rank [record] [--count N]
+    python -m benchmarks survey [summarize] ...             random programs
 
 matmul, convolution, models, training, dynamic_shapes, compile_time, memory, tuning and low_precision take the options of the second form.
 """
@@ -30,23 +31,29 @@ ROW_BENCHMARKS = (
 )
 """Modules whose `main` takes BenchmarkArguments."""
 
+COMMANDS = {"rank": "benchmarks.rank", "survey": "benchmarks.survey.command"}
+"""Modules whose `main` parses arguments of its own."""
+
 BENCHMARKS = (*ROW_BENCHMARKS, "elementwise", "overhead")
-"""Modules that run by default; `gpu` runs only by name."""
+"""Modules that run by default."""
+
+BY_NAME = ("gpu", "explore_page")
+"""Modules that run only by name."""
 
 
 def main(words: list[str]) -> int:
     """Run each benchmark in turn and return the exit code, 2 if a name is unknown."""
-    if words and words[0] in ROW_BENCHMARKS and not all(w in (*BENCHMARKS, "gpu") for w in words):
+    if words and words[0] in ROW_BENCHMARKS and not all(w in (*BENCHMARKS, *BY_NAME) for w in words):
         run_benchmark(words[0], parse_arguments(words[0], words[1:]))
         return 0
-    if words and words[0] == "rank":
-        importlib.import_module("benchmarks.rank").main(words[1:])
+    if words and words[0] in COMMANDS:
+        importlib.import_module(COMMANDS[words[0]]).main(words[1:])
         return 0
     if "-h" in words or "--help" in words:
         print(__doc__)
         return 0
-    if unknown := [n for n in words if n not in (*BENCHMARKS, "gpu")]:
-        print(f"unknown: {', '.join(unknown)}; available: {', '.join((*BENCHMARKS, 'gpu'))}", file=sys.stderr)
+    if unknown := [n for n in words if n not in (*BENCHMARKS, *BY_NAME)]:
+        print(f"unknown: {', '.join(unknown)}; available: {', '.join((*BENCHMARKS, *BY_NAME))}", file=sys.stderr)
         return 2
     for name in words or BENCHMARKS:
         run_benchmark(name, BenchmarkArguments())

@@ -149,13 +149,20 @@ def prepare_peers(
 
 def prepare_peer(name: str, make: Callable[[], PeerCall], cold: bool = False) -> Peer | None:
     """Return a peer after its first call; if it is not installed or cannot run, print why and return None."""
+    made = attempt_peer(name, make, cold)
+    if isinstance(made, Peer):
+        return made
+    print(f"{name} is skipped: {made}", file=sys.stderr)
+    return None
+
+
+def attempt_peer(name: str, make: Callable[[], PeerCall], cold: bool = False) -> Peer | str:
+    """Return a peer after its first call, or why it is not installed or cannot run."""
     start = time.perf_counter()
     try:
         with silenced(), fresh_cache(cold):
             call = make()
             call()
     except Exception as error:
-        reason = (str(error).splitlines() or [""])[0][:120]
-        print(f"{name} is skipped: {type(error).__name__}: {reason}", file=sys.stderr)
-        return None
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
     return Peer(name, call, time.perf_counter() - start)

@@ -21,6 +21,7 @@ from compiler.codegen.backend import target_by_name
 from compiler.codegen.triton.loader import OfflineKernel
 from compiler.codegen.triton.targets import GPUTarget
 from compiler.driver.argument_overlap import reject_overlapping_writes
+from compiler.driver.compiled_graph import infer_sizes
 from compiler.driver.partitioned_graph import compile_graph
 from compiler.driver.plugins import load_plugins
 from compiler.driver.variant import compile_time_gc_settings
@@ -29,11 +30,14 @@ from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
 from compiler.frontend.module_export import export_module
 from compiler.options import Options, as_options
+from compiler.report.explore.page import save_page
+from compiler.report.explore.page_builder import PageBuilder
 from compiler.report.inspection import Inspection
 from compiler.report.kernel_folder import write_kernel_folder
 from compiler.report.notebook import register_formatters
 from compiler.report.profile import Profile
 from compiler.report.report import Report
+from compiler.report.ways import Way, named_ways
 
 Model: TypeAlias = Union[torch.nn.Module, ExportedProgram, str, "os.PathLike[str]"]
 """What can be compiled: a module, an exported program, or the path of one saved by `torch.export.save`."""
@@ -217,6 +221,19 @@ class CompiledModule(Inspection):
         """Everything about this compilation, measured on the example arguments; `report().save("report.html")` writes a page."""
         return self.report_for(self.profile(repeats=repeats))
 
+    def explore(
+        self,
+        path: str | os.PathLike[str],
+        repeats: int = 20,
+        *,
+        against: Mapping[str, Way] | Sequence[Way] = (),
+    ) -> Path:
+        """Write a page that shows this compilation step by step, beside those in other ways; see `explore`."""
+        if not against:
+            return super().explore(path, repeats)
+        given, named = self.example_inputs
+        return explore(self._program, path, given, named, options=self.options, against=against, repeats=repeats)
+
     def save_kernels(self, folder: str | os.PathLike[str]) -> dict[str, OfflineKernel]:
         """Write a program for a GPU as Triton kernels and the PyTorch that launches them; see compiler.report.kernel_folder.
 
@@ -228,6 +245,44 @@ class CompiledModule(Inspection):
         (program,) = self._executed_programs
         scheduled, name = program.stages.scheduled, self.compiled_graph.graph.name
         return write_kernel_folder(scheduled, target, program.inputs, name, Path(folder))
+
+
+def explore(
+    model: Model,
+    path: str | os.PathLike[str],
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    options: Options | dict[str, Any] | None = None,
+    against: Mapping[str, Way] | Sequence[Way] = (),
+    repeats: int = 20,
+) -> Path:
+    """Write a page that shows step by step how `model` is compiled, and return its path.
+
+    `against` are other ways to compile it, shown side by side (see `compare`).  Each way that runs here is measured on the example
+    arguments.  Of a model that does not compile, the page shows how far it came and why it stopped.
+    """
+    load_plugins()
+    program, given, named = as_exported_program(model, args, kwargs)
+    signature, base = call_signature(model, program), as_options(options)
+    page = PageBuilder(
+        type(model).__name__ if isinstance(model, (torch.nn.Module, ExportedProgram)) else Path(model).stem
+    )
+    for name, chosen in (named_ways([base], base) | named_ways(against, base)).items():
+        try:
+            imported = import_exported(program, fallback=chosen.fallback)
+        except TilewrightError as error:
+            page.add_rejected(name, chosen, str(program.graph), error)
+            continue
+        adapter, graph = CallAdapter(imported, signature), imported.graph
+        try:
+            compiled = CompiledModule(program, adapter, chosen, (given, named), {})
+        except TilewrightError as error:
+            sizes = infer_sizes(graph.inputs, adapter.graph_inputs(given, named))
+            page.add_failed(name, chosen, graph.specialize(sizes) if sizes else graph, error)
+        else:
+            compiled.add_to_page(page, name, repeats)
+    return save_page(page.page(), path)
 
 
 @compile_time_gc_settings()

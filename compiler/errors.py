@@ -53,11 +53,15 @@ class TypeRuleError(TilewrightError):
 
 @dataclass(frozen=True)
 class UnsupportedOp:
-    """Operator of the user's program that has no conversion to Graph IR, with the reason and its line."""
+    """Operator of the user's program that has no conversion to Graph IR, or kernel without code; with the reason and the user's line."""
 
     target: str
     reason: str
     loc: Loc | None = None
+
+    def __str__(self) -> str:
+        code = f": {self.loc.code}" if self.loc and self.loc.code else ""
+        return f"  {self.target}: {self.reason}" + (f"\n      at {self.loc}{code}" if self.loc else "")
 
 
 class UnsupportedOpError(TilewrightError):
@@ -65,14 +69,9 @@ class UnsupportedOpError(TilewrightError):
 
     def __init__(self, unsupported_ops: Sequence[UnsupportedOp]) -> None:
         self.unsupported_ops = tuple(unsupported_ops)
-        lines = [
-            f"  {u.target}: {u.reason}"
-            + (f"\n      at {u.loc}" + (f": {u.loc.code}" if u.loc.code else "") if u.loc else "")
-            for u in self.unsupported_ops
-        ]
         super().__init__(
             f"{len(self.unsupported_ops)} operation(s) are not supported:\n"
-            + "\n".join(lines)
+            + "\n".join(map(str, self.unsupported_ops))
             + '\nPass fallback="eager" to run them in PyTorch inside the compiled program.'
         )
 

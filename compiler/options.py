@@ -45,9 +45,11 @@ class Options:
     `torch.compile` too, where no gradient is asked for.  `verify` checks the IR after every pass; `check` runs it before and
     after every pass and compares the results, as far as that is possible; "strict" makes it an error where it is not.  `print_before` and `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of
     compiled objects ("" for none).  `tune` measures the alternatives that passes propose for the most expensive kernels, and caches
-    the fastest.  `schedules` maps names of kernels to files with Tile IR that take the place of what passes make of them; a file that
-    computes something else is refused.  `rewrite_limit` is the number of rewrites after which passes make no more, to find the one that
-    breaks a program.
+    the fastest.  `schedules` maps names of kernels to what takes the place of the passes over them: a file with schedules or with a
+    scheduled kernel of Tile IR, or such text of several lines.  One that computes something else is refused.  `rewrite_limit` is the
+    number of rewrites after which passes make no more, to find the one that breaks a program.
+    `cuda_graphs` records the launches of a program for a GPU in its second call with the same
+    sizes, and replays them from then on; programs with calls into PyTorch are launched as usual, which a remark says.
     """
 
     target: str = "host"
@@ -67,6 +69,7 @@ class Options:
     tune: bool = False
     rewrite_limit: int | None = None
     schedules: Mapping[str, str] = field(default_factory=dict)
+    cuda_graphs: bool = False
     cache: str = field(default_factory=_default_cache)
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from compiler.lowering.program import lower
 from compiler.options import Options
 from compiler.passes.base import Context
 from compiler.passes.manager import KernelSink, PassInstrument, run_pipeline
-from compiler.passes.pipeline_text import parse_pipeline, print_pipeline
+from compiler.passes.pipeline_text import Pipeline, parse_pipeline, print_pipeline
 from compiler.target import Target
 
 
@@ -55,6 +55,16 @@ class CodeSink(Protocol):
         """Begin with the code of a kernel of `program`."""
 
 
+def pipelines_of(options: Options, target: Target) -> tuple[Pipeline, Pipeline]:
+    """Return the passes over the graph and over the program that the options ask for."""
+    pipelines = backend_of(target).pipelines
+    default_graph, default_program = pipelines.fused if options.fuse else pipelines.unfused
+    enabled = {"winograd": options.winograd, "reduce-precision": options.matmul_precision != "f32"}
+    graph_passes = parse_pipeline(options.graph_passes or "default", default_graph)
+    program_passes = parse_pipeline(options.tile_passes or "default", default_program)
+    return tuple(p for p in graph_passes if enabled.get(p.name, True)), program_passes
+
+
 def lower_and_schedule(
     graph: Graph,
     options: Options,
@@ -64,17 +74,15 @@ def lower_and_schedule(
 ) -> Stages:
     """Take Graph IR through every pass to a scheduled program; `sink` takes what is final.  TargetError for an unknown target."""
     target = target_by_name(options.target, options.machine)
-    pipelines = backend_of(target).pipelines
-    context = Context.for_target(target, options.rewrite_limit)
-    default_graph, default_program = pipelines.fused if options.fuse else pipelines.unfused
-    graph_passes = parse_pipeline(options.graph_passes or "default", default_graph)
-    program_passes = print_pipeline(parse_pipeline(options.tile_passes or "default", default_program))
-    enabled = {"winograd": options.winograd, "reduce-precision": options.matmul_precision != "f32"}
-    fused = run_pipeline(graph, [p for p in graph_passes if enabled.get(p.name, True)], context, instruments)
+    context, (graph_passes, program_passes) = (
+        Context.for_target(target, options.rewrite_limit),
+        pipelines_of(options, target),
+    )
+    fused = run_pipeline(graph, graph_passes, context, instruments)
     if sink:
         sink.reserve(fused)
     lowered = lower(fused, context.lowered_kernels, context.machine)
-    scheduled = schedule(lowered, program_passes, context, instruments, sink.add if sink else None)
+    scheduled = schedule(lowered, print_pipeline(program_passes), context, instruments, sink.add if sink else None)
     if options.verify:
         check_memory(scheduled, target)
     return Stages(graph, fused, lowered, scheduled, target, context)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compiler.cost.machine import Machine
+from compiler.ir.tile.kernel import Kernel
 from compiler.ir.types import DTYPES, DType
 
 
@@ -92,6 +93,10 @@ class Target:
         if name not in spaces:
             raise KeyError(f"{self.name} has no memory called {name}; it has {', '.join(spaces)}")
         return spaces[name]
+
+    def kernel_problem(self, kernel: Kernel) -> str:
+        """Return why no code for the target can be made of a lowered kernel, as far as that is known without making it; "" if it can."""
+        return ""
 
     @property
     def device_type(self) -> str:

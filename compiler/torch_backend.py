@@ -44,11 +44,11 @@ BoxedFunction: TypeAlias = Callable[[list[Any]], list[Any]]
 MODES: Mapping[str | None, Mapping[str, Any]] = {
     None: {},
     "default": {},
-    "reduce-overhead": {},
+    "reduce-overhead": {"cuda_graphs": True},
     "max-autotune": {"tune": True},
     "max-autotune-no-cudagraphs": {"tune": True},
 }
-"""Options that each mode of `torch.compile` stands for.  A call is one native call in every mode, so there is no overhead to reduce."""
+"""Options that each mode of `torch.compile` stands for.  On a CPU a call is one native call in every mode, so there is no overhead to reduce."""
 
 torch._dynamo.config.allow_rnn = True
 

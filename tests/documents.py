@@ -75,12 +75,20 @@ def blocks(page: str) -> list[Block]:
     return found
 
 
+def notebook(page: str) -> Path | None:
+    """The notebook that a page is, whose test runs its code."""
+    path = ROOT / "examples" / f"{PAGES[page].stem.replace('-', '_')}.ipynb"
+    return path if path.exists() else None
+
+
 def steps(page: str) -> list[tuple[Block, Block | None]]:
     """What a page runs, in order: scripts and commands, and the block that shows what a script prints.
 
-    Several blocks of one example are one script, and it is run where its output stands.
+    Several blocks of one example are one script, and it is run where its output stands.  A notebook has a test of its own.
     """
     found: list[tuple[Block, Block | None]] = []
+    if notebook(page):
+        return []
     for block in blocks(page):
         script, output = found[-1] if found else (None, None)
         if block.kind == "text" and not block.title and script and script.kind == "python":

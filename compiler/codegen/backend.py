@@ -33,12 +33,16 @@ UNFUSED_GRAPH_PASSES = f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_
 
 @dataclass(frozen=True)
 class Pipelines:
-    """Default passes of a backend as text: on Graph IR, then on the lowered program; the unfused ones make one kernel per op."""
+    """Default passes of a backend as text: on Graph IR, then on the lowered program; the unfused ones make one kernel per op.
+
+    `legalization` are those that a kernel needs before code generation, whoever scheduled it.
+    """
 
     graph: str = GRAPH_PASSES
     program: str = ""
     unfused_graph: str = UNFUSED_GRAPH_PASSES
     unfused_program: str = ""
+    legalization: str = ""
 
     @property
     def fused(self) -> tuple[str, str]:

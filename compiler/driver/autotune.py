@@ -27,7 +27,7 @@ from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program, map_kernels
 from compiler.passes.base import Alternative, Context, Pass
 from compiler.passes.manager import KernelSink, PassInstrument, run_passes, run_pipeline, schedule_kernel
-from compiler.passes.pipeline_text import Pipeline, parse_pipeline, print_pass, print_pipeline
+from compiler.passes.pipeline_text import Pipeline, parse_pipeline, print_pipeline, split_at_kernels
 from compiler.passes.remark import Remark, format_seconds
 from compiler.runtime.cache import ObjectCache, object_key, source_hash
 
@@ -84,9 +84,9 @@ class Tuner:
         finished: KernelSink | None = None,
     ) -> Program:
         """Run the passes; those over kernels at the end with the options that are fastest for each kernel."""
-        context, pipeline = context or Context(), parse_pipeline(passes)
-        start = max((k + 1 for k, p in enumerate(pipeline) if p.ir_type is not Kernel), default=0)
-        program, default = run_pipeline(ir, pipeline[:start], context, instruments), pipeline[start:]
+        context = context or Context()
+        program_passes, default = split_at_kernels(parse_pipeline(passes))
+        program = run_pipeline(ir, program_passes, context, instruments)
         context.repeated_kernels = program.looped_kernels
         cold_bytes = cold_cache_bytes(program, context.machine)
         tuned = {
@@ -187,4 +187,4 @@ class KernelSearch:
     def describe_change(self, candidate: Candidate) -> str:
         """Describe how a candidate differs from the default one: "tile{rows=6}, no prefetch"."""
         pairs = zip(self.baseline, candidate, strict=True)
-        return ", ".join(print_pass(new) if new else f"no {old.name}" for old, new in pairs if old and new != old)
+        return ", ".join(str(new) if new else f"no {old.name}" for old, new in pairs if old and new != old)

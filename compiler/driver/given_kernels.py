@@ -1,35 +1,41 @@
-"""Kernels given by the user in place of those that passes scheduled: `Options(schedules={"mul_1": "mul_1.ir"})`."""
+"""Kernels that the user schedules in place of the passes: `Options(schedules={"mul_1": FILE})`.
+
+A file has schedules (see compiler.passes.schedule.schedule), or a scheduled kernel of Tile IR.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from compiler.codegen.backend import backend_of
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.errors import PassError, TilewrightError
+from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.random_inputs import random_inputs
+from compiler.ir.text.ir_text import AnyIR
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.tile.kernel import Kernel, Param
 from compiler.ir.tile.program import Program, map_kernels
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.passes.base import Context
 from compiler.passes.manager import KernelSink, PassInstrument, run_pipeline
+from compiler.passes.pipeline_text import Pipeline, parse_pipeline, print_pipeline, split_at_kernels
 from compiler.passes.remark import Remark
+from compiler.passes.schedule.schedule import is_schedule, parse_schedules
 from compiler.passes.semantic_check import describe_difference, run_with_valid_range, tolerance
 from compiler.pipeline import Scheduler
 from compiler.runtime.native_kernel import NativeKernel
-
-LEGALIZATION = "expand-math,peel"
-"""Passes that a kernel needs before code generation, whatever its schedule."""
+from compiler.target import Target
 
 
 @dataclass(frozen=True)
 class GivenKernels:
-    """Scheduler that replaces kernels after the passes of another one; `files` maps their names to files with Tile IR."""
+    """Scheduler that replaces kernels after the passes of another one; `given` maps their names to files, or to text of several lines."""
 
     inner: Scheduler
-    files: Mapping[str, str]
+    given: Mapping[str, str]
     target: CPUTarget
 
     def run(
@@ -43,32 +49,104 @@ class GivenKernels:
         """Return the scheduled program with the given kernels; PassError for one that computes something else."""
 
         def finish_others(kernel: Kernel, program: Program) -> None:
-            if finished and kernel.name not in self.files:
+            if finished and kernel.name not in self.given:
                 finished(kernel, program)
 
-        scheduled = self.inner(ir, passes, context, instruments, finish_others)
-        if unknown := sorted(set(self.files) - set(scheduled.kernels)):
-            raise TilewrightError(f"there is no kernel @{unknown[0]}; kernels are {', '.join(scheduled.kernels)}")
-        given = {name: self.read(scheduled.kernels[name], Path(file)) for name, file in self.files.items()}
-        program = map_kernels(scheduled, lambda kernel: given.get(kernel.name, kernel))
-        for name, file in self.files.items():
-            context.remarks.add(Remark("schedules", "applied", f"scheduled as in {file}", kernel=name))
+        program_passes, tile_passes = split_at_kernels(parse_pipeline(passes))
+        lowered = run_pipeline(ir, program_passes, context, instruments)
+        scheduled = self.inner(lowered, print_pipeline(tile_passes), context, instruments, finish_others)
+        require_kernels(self.given, scheduled.kernels)
+
+        def replaced(kernel: Kernel) -> Kernel:
+            if kernel.name not in self.given:
+                return kernel
+            own = given_kernel(self.given[kernel.name], lowered.kernels[kernel.name], self.target, context, instruments)
+            self.require_same(own, [kernel, lowered.kernels[kernel.name]])
+            return own
+
+        program = map_kernels(scheduled, replaced)
+        for name, source in self.given.items():
+            where = "a given text" if "\n" in source else source
+            context.remarks.add(Remark("schedules", "applied", f"scheduled as in {where}", kernel=name))
             if finished:
-                finished(given[name], program)
+                finished(program.kernels[name], program)
         return program
 
-    def read(self, original: Kernel, file: Path) -> Kernel:
-        """Return the kernel in a file; PassError where it is not one for `original`."""
-        kernel = read_kernel(file)
-        problem = f"the kernel is called @{kernel.name}" if kernel.name != original.name else ""
-        if problem := problem or difference(original, kernel, self.target):
-            raise PassError(f"{file} is no schedule of @{original.name}: {problem}")
-        return kernel
+    def require_same(self, kernel: Kernel, originals: Sequence[Kernel]) -> None:
+        """Raise PassError unless a kernel computes what the first of `originals` does that takes the same buffers."""
+        original = next((k for k in originals if not signature_difference(k, kernel)), originals[0])
+        if kernel != original and (problem := difference(original, kernel, self.target)):
+            raise PassError(f"what is given is no schedule of @{original.name}: {problem}")
 
 
-def read_kernel(file: Path) -> Kernel:
-    """Return the kernel in a file as code generation takes it: functions as arithmetic, loops without partial tiles."""
-    return run_pipeline(parse_kernel(file.read_text(encoding="utf-8")), LEGALIZATION)
+def run_with_schedules(
+    ir: AnyIR,
+    passes: Pipeline,
+    given: Mapping[str, str],
+    target: Target,
+    context: Context,
+    instruments: Sequence[PassInstrument],
+) -> AnyIR:
+    """Run passes over IR of any kind; `given` takes the place of those over kernels, and is not compared with them."""
+    if isinstance(ir, Graph):
+        require_kernels(given, ())
+        return run_pipeline(ir, passes, context, instruments)
+    program_passes, tile_passes = split_at_kernels(passes)
+    ir = run_pipeline(ir, program_passes, context, instruments)
+
+    def schedule(kernel: Kernel) -> Kernel:
+        if kernel.name in given:
+            return given_kernel(given[kernel.name], kernel, target, context, instruments)
+        return run_pipeline(kernel, tile_passes, context, instruments)
+
+    if isinstance(ir, Kernel):
+        require_kernels(given, [ir.name])
+        return schedule(ir)
+    require_kernels(given, ir.kernels)
+    context.repeated_kernels = ir.looped_kernels
+    return map_kernels(ir, schedule)
+
+
+def require_kernels(names: Iterable[str], known: Collection[str]) -> None:
+    """Raise TilewrightError for the first of `names` that no kernel has."""
+    if unknown := sorted(set(names) - set(known)):
+        raise TilewrightError(f"there is no kernel @{unknown[0]}; kernels are {', '.join(known) or 'none'}")
+
+
+def given_kernel(
+    source: str, lowered: Kernel, target: Target, context: Context, instruments: Sequence[PassInstrument] = ()
+) -> Kernel:
+    """Return the kernel that a file, or text of several lines, makes of a lowered one; PassError where it is for another one."""
+    text, legalization = read_source(source), backend_of(target).pipelines.legalization
+    if is_schedule(text):
+        schedules = parse_schedules(text)
+        if lowered.name not in schedules:
+            raise PassError(f"this is a schedule of {_list_names(schedules)}, not of @{lowered.name}")
+        return schedules[lowered.name].legalized(legalization).apply(lowered, context, instruments)
+    kernel = read_kernel(text, target)
+    if kernel.name != lowered.name:
+        raise PassError(f"what is given is no schedule of @{lowered.name}: the kernel is called @{kernel.name}")
+    return kernel
+
+
+def given_names(source: str) -> list[str]:
+    """Return the names of the kernels that a file, or text of several lines, schedules."""
+    text = read_source(source)
+    return list(parse_schedules(text)) if is_schedule(text) else [parse_kernel(text).name]
+
+
+def read_source(source: str) -> str:
+    """Return the text in a file; what has several lines is text already."""
+    return source if "\n" in source else Path(source).read_text(encoding="utf-8")
+
+
+def read_kernel(text: str, target: Target) -> Kernel:
+    """Return the kernel in a text as code generation for a target takes it."""
+    return run_pipeline(parse_kernel(text), backend_of(target).pipelines.legalization)
+
+
+def _list_names(names: Iterable[str]) -> str:
+    return ", ".join(f"@{name}" for name in names)
 
 
 def difference(original: Kernel, other: Kernel, target: CPUTarget) -> str:

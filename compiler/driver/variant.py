@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
+from compiler.analysis.kernel_origin import kernel_origins
 from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.triton.program_sources import emit_program
@@ -28,10 +29,12 @@ from compiler.ir.symbolic.index_atoms import choose_size_hint
 from compiler.ir.symbolic.index_expr import Dim, dynamic_size
 from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.tile.kernel import Kernel, dim_hint
-from compiler.ir.tile.program import Program
+from compiler.ir.tile.program import OpaqueCall, Program
 from compiler.options import Options
 from compiler.passes.manager import run_pipeline
 from compiler.passes.remark import Remark
+from compiler.passes.schedule.record import ScheduleRecorder
+from compiler.passes.schedule.schedule import Schedule
 from compiler.pipeline import Scheduler, Stages, lower_and_schedule
 from compiler.runtime.build import Build
 from compiler.runtime.cache import object_cache_for
@@ -39,6 +42,7 @@ from compiler.runtime.constants import pack_once
 from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.executable import Executable
 from compiler.runtime.gpu_executable import GPUExecutable
+from compiler.runtime.graph_replay import CUDAGraphs
 from compiler.runtime.kernel_timer import KernelTimer
 from compiler.runtime.prefaulted_arena import PrefaultedArena
 from compiler.target import Target
@@ -131,6 +135,14 @@ class CompiledVariant:
             stages.context.remarks.add(note)
         return stages
 
+    def record_schedules(self) -> dict[str, Schedule]:
+        """Return the schedule of each kernel that passes scheduled, by name; the passes run once more for it."""
+        options, recorder = self.plan.options, ScheduleRecorder()
+        target = target_by_name(options.target, options.machine)
+        schedule = scheduler(target, options) if isinstance(target, CPUTarget) else run_pipeline
+        stages = lower_and_schedule(self.plan.specialized_graph(), options, [recorder], schedule)
+        return recorder.schedules_of(stages.scheduled.kernels)
+
     def executable_for(self, sizes: Mapping[str, int]) -> Executable | None:
         """Return the executable for these sizes."""
         return self.executable.for_sizes(sizes) if self.executable and self.executable.size_names else self.executable
@@ -191,10 +203,13 @@ def _compile(plan: Plan) -> CompiledVariant:
     target = target_by_name(plan.options.target, plan.options.machine)
     if isinstance(target, CPUTarget) and not target.missing_features():
         return compile_for_cpu(plan, target)
+    if plan.options.schedules:
+        problem = f"kernels for {target.name} are not checked against the originals, so none can be given"
+        raise TargetError(f"option schedules: {problem}; change their passes instead (tile_passes)")
     start = time.perf_counter()
     stages = lower_and_schedule(plan.specialized_graph(), plan.options, instruments_for(plan.options))
     scheduled = time.perf_counter()
-    executable = load_on_gpu(stages.scheduled, target) if isinstance(target, GPUTarget) else None
+    executable = load_on_gpu(stages, target, plan.options) if isinstance(target, GPUTarget) else None
     seconds = {"passes": scheduled - start, "code": time.perf_counter() - scheduled}
     return CompiledVariant(plan, executable, seconds, compiled_stages=stages, notes=untuned(plan.options, target))
 
@@ -205,10 +220,21 @@ def untuned(options: Options, target: Target) -> tuple[Remark, ...]:
     return (Remark("tune", "missed", why),) if options.tune else ()
 
 
-def load_on_gpu(program: Program, target: GPUTarget) -> GPUExecutable | None:
-    """Return the executable of a scheduled program, None where the target cannot run here; TritonError for what Triton cannot say."""
-    sources = emit_program(program)
-    return None if target.missing_features() else GPUExecutable(program, target, sources)
+def load_on_gpu(stages: Stages, target: GPUTarget, options: Options) -> GPUExecutable | None:
+    """Return the executable of a scheduled program, None where the target cannot run here.
+
+    RefusedKernelsError for what Triton cannot express.  Remarks say which options do nothing for this program.
+    """
+    program, remarks = stages.scheduled, stages.context.remarks
+    sources = emit_program(program, kernel_origins(stages.fused))
+    calls = dict.fromkeys(step.operator for step in program.steps if isinstance(step, OpaqueCall))
+    if options.cuda_graphs and calls:
+        reason = f"{', '.join(calls)} may wait for the device or read it"
+        remarks.add(Remark("cuda-graphs", "missed", f"kernels are launched one by one: {reason}"))
+    if target.missing_features():
+        return None
+    records = options.cuda_graphs and not calls and target.device_type == "cuda"
+    return GPUExecutable(program, target, sources, CUDAGraphs() if records else None)
 
 
 def compile_for_cpu(plan: Plan, target: CPUTarget) -> CompiledVariant:

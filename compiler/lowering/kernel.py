@@ -45,7 +45,7 @@ from compiler.ir.graph.structure import (
     position_variables,
 )
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, Ref, const, index_value, where
-from compiler.ir.symbolic.index_expr import Dim, interval, simplify, var, variables
+from compiler.ir.symbolic.index_expr import Dim, interval, maximum, simplify, var, variables
 from compiler.ir.tile.kernel import BoundsCheck, Kernel, Local, Param, Range, Reduce, Store, dim_hint
 from compiler.ir.tile.uses import names_read
 from compiler.ir.types import TensorType, broadcast_index, i64, summand_dtype
@@ -334,9 +334,9 @@ class KernelLowering:
             value = self.nest.bind_unless_trivial(value)
             value = where(value < 0, value + extent, value)
         ref = value if isinstance(value, Ref) else self.nest.bind(value)
-        if mask is None:
-            with self.nest.at_depth(self.nest.defining_depth({ref.name})):
-                self.nest.add(BoundsCheck(ref.name, 0, d.extent))
+        checked, least = (ref, 0) if mask is None else (self.nest.bind(where(mask, ref, 0)), 1)
+        with self.nest.at_depth(self.nest.defining_depth({checked.name})):
+            self.nest.add(BoundsCheck(checked.name, 0, maximum(least, d.extent)))
         return var(self.nest.bind(where((ref >= 0) & (ref < extent), ref, 0), "row").name)
 
     # reductions and buffers

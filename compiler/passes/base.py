@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from compiler.analysis.accesses import Accesses
@@ -45,18 +45,20 @@ class Alternative:
 class Context:
     """State that the passes of one compilation share: the machine they choose for, and what they report.
 
-    `matrix_shapes` are the matrix multiply-accumulate instructions of the target.
+    `matrix_shapes` are the matrix multiply-accumulate instructions of the target, `kernel_problem` says what it cannot express.
     `kernel` names the kernel that is being worked on, if it is one; the program launches `repeated_kernels` in a loop.
     `alternatives` are what the autotuner may try.  `wants_small_variant` asks for a second program for small dynamic sizes.
     `lowered_kernels` are those that fusion lowered to compare costs, by the structural key of their body; lowering takes them over.
     `running` is the pass under way as it stands in its pipeline.
 
     `rewrites` are the rewrites made so far, in order.  None follows the first `rewrite_limit` of them, except what later stages
-    require; with `refuses_required` not even these, for IR that is interpreted.
+    require; with `refuses_required` not even these, for IR that is interpreted.  `limited_pass` names the only pass whose rewrites
+    the limit counts and stops ("" for all).
     """
 
     machine: Machine = field(default_factory=Machine)
     matrix_shapes: tuple[MatrixShape, ...] = ()
+    kernel_problem: Callable[[Kernel], str] = lambda kernel: ""
     remarks: Remarks = field(default_factory=Remarks)
     statistics: Counter[str] = field(default_factory=Counter)
     kernel: str = ""
@@ -67,13 +69,16 @@ class Context:
     running: Pass[Any] | None = None
     rewrite_limit: int | None = None
     refuses_required: bool = False
+    limited_pass: str = ""
     rewrites: list[Remark] = field(default_factory=list)
     _accesses: Accesses | None = None
 
     @staticmethod
     def for_target(target: Target, rewrite_limit: int | None = None) -> Context:
         """Return a new context of passes that make code for `target`, in at most `rewrite_limit` rewrites."""
-        return Context(target.machine or Machine(), target.matrix_shapes, rewrite_limit=rewrite_limit)
+        return Context(
+            target.machine or Machine(), target.matrix_shapes, target.kernel_problem, rewrite_limit=rewrite_limit
+        )
 
     def accesses(self, kernel: Kernel) -> Accesses:
         """The accesses of `kernel`, found once as long as passes leave it as it is."""
@@ -95,13 +100,18 @@ class Context:
         `message` says what changes and why that pays; it becomes a remark if `remark`.  A `required` rewrite is what later stages
         need: it is counted, but made in any case.
         """
-        is_exempt = self.rewrite_limit is None or (required and not self.refuses_required)
-        if not is_exempt and len(self.rewrites) >= (self.rewrite_limit or 0):
+        if not (required and not self.refuses_required) and self._is_spent(pass_):
             return False
         self.rewrites.append(self._remark(pass_, "applied", message, about))
         if remark:
             self.remarks.add(self.rewrites[-1])
         return True
+
+    def _is_spent(self, pass_: Pass[Any]) -> bool:
+        """Return True if the limit is reached and holds for `pass_`."""
+        if self.rewrite_limit is None or self.limited_pass not in ("", pass_.name):
+            return False
+        return sum(self.limited_pass in ("", r.pass_) for r in self.rewrites) >= self.rewrite_limit
 
     def also_applied(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
         """Say what else changes by the rewrite that was just allowed."""
@@ -145,6 +155,12 @@ class Pass(ABC, Generic[IR]):
     def run(self, ir: IR, context: Context) -> IR:
         """The transformed IR; `ir` itself where there is nothing to do."""
 
+    def __str__(self) -> str:
+        """Return the text that a pipeline has for it: the name, and the options that differ from their defaults."""
+        values = [(f, getattr(self, f.name)) for f in pass_options(self)]
+        options = [f"{option_name(f)}={_print_value(value)}" for f, value in values if value != f.default]
+        return self.name + ("{" + ", ".join(options) + "}" if options else "")
+
     def for_machine(self, machine: Machine) -> Self:
         """Return the pass with the values of its open options."""
         values = machine_options(self, machine)
@@ -154,6 +170,22 @@ class Pass(ABC, Generic[IR]):
         """Return the pass with the options left open that are as the machine's description has them."""
         values = machine_options(self, machine)
         return replace(self, **{n: None for n, v in values.items() if getattr(self, n) == v}) if values else self  # type: ignore[type-var]
+
+
+def pass_options(pass_: Callable[..., Pass[Any]] | Pass[Any]) -> tuple[Field[Any], ...]:
+    """Return the fields of a pass that text can set."""
+    return tuple(f for f in fields(pass_) if f.init) if hasattr(pass_, "__dataclass_fields__") else ()  # type: ignore[arg-type]
+
+
+def option_name(f: Field[Any]) -> str:
+    """Return the name that text has for an option."""
+    return f.name.replace("_", "-")
+
+
+def _print_value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_print_value, value)) + "]"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def from_machine(name: str) -> Any:

@@ -13,7 +13,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program, map_kernels
 from compiler.passes.base import IR, Context, Pass
-from compiler.passes.pipeline_text import Pipeline, parse_pipeline, print_pass, print_pipeline
+from compiler.passes.pipeline_text import Pipeline, parse_pipeline, print_pipeline
 from compiler.passes.reproducer import write_reproducer
 
 KernelSink: TypeAlias = Callable[[Kernel, Program], None]
@@ -92,7 +92,7 @@ def schedule_kernel(
 def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence[PassInstrument] = ()) -> IR:
     """Run passes that take the kind of `ir`, in order; a PassError names a file with the IR before the pass."""
     for position, pass_ in enumerate(passes):
-        where = f"pass {print_pass(pass_)} (number {position + 1} of {len(passes)}) on @{ir.name}"
+        where = f"pass {pass_} (number {position + 1} of {len(passes)}) on @{ir.name}"
         if not isinstance(ir, pass_.ir_type):
             raise PassError(f"{where}: takes a {pass_.ir_type.__name__}, not a {type(ir).__name__}")
         for instrument in instruments:
@@ -100,7 +100,7 @@ def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence
         try:
             ir = run_pass(pass_, ir, context, instruments, where)
         except PassError as error:
-            raise with_reproducer(error, ir, print_pass(pass_)) from error.__cause__
+            raise with_reproducer(error, ir, str(pass_)) from error.__cause__
     return ir
 
 
@@ -147,5 +147,5 @@ def run_on_nested_graphs(pass_: Pass[Any], ir: IR, context: Context) -> IR:
     current = ir.map_bodies(lambda body: run_on_nested_graphs(pass_, body, context)) if isinstance(ir, Graph) else ir
     context.running, made = pass_, len(context.rewrites)
     new = pass_.for_machine(context.machine).run(current, context)
-    asked = len(context.rewrites) > made or new is current
+    asked = len(context.rewrites) > made or new is current or new == current
     return new if asked or context.may_apply(pass_, "the whole pass", remark=False) else current  # type: ignore[return-value]

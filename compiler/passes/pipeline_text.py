@@ -18,12 +18,12 @@ import pkgutil
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, fields
 from functools import cache
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from compiler.errors import PassError, did_you_mean
-from compiler.passes.base import PASSES, Pass
+from compiler.ir.tile.kernel import Kernel
+from compiler.passes.base import PASSES, Pass, option_name, pass_options
 
 Pipeline: TypeAlias = tuple[Pass[Any], ...]
 
@@ -57,31 +57,15 @@ def parse_pipeline(text: str, default: str | None = None) -> Pipeline:
     return _PipelineParser(text, default).pipeline()
 
 
+def split_at_kernels(passes: Pipeline) -> tuple[Pipeline, Pipeline]:
+    """Split a pipeline behind its last pass that is none over kernels: the second part takes each kernel by itself."""
+    end = max((k + 1 for k, p in enumerate(passes) if p.ir_type is not Kernel), default=0)
+    return passes[:end], passes[end:]
+
+
 def print_pipeline(passes: Iterable[Pass[Any]]) -> str:
     """Print text that `parse_pipeline` reads back as `passes`; options at their defaults are omitted."""
-    return ",".join(map(print_pass, passes))
-
-
-def print_pass(pass_: Pass[Any]) -> str:
-    """Print the name of a pass and the options that differ from their defaults."""
-    values = [(f, getattr(pass_, f.name)) for f in pass_options(pass_)]
-    options = [f"{_dashed(f.name)}={_print_value(value)}" for f, value in values if value != f.default]
-    return pass_.name + ("{" + ", ".join(options) + "}" if options else "")
-
-
-def pass_options(pass_: Callable[..., Pass[Any]] | Pass[Any]) -> tuple[Field[Any], ...]:
-    """Return the fields of a pass that text can set."""
-    return tuple(f for f in fields(pass_) if f.init) if hasattr(pass_, "__dataclass_fields__") else ()  # type: ignore[arg-type]
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _print_value(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(_print_value, value)) + "]"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return ",".join(map(str, passes))
 
 
 def _unknown_pass(name: str) -> str:
@@ -185,7 +169,7 @@ class _PipelineParser:
         options: dict[str, Any] = {}
         if self.accept("{"):
             kinds = get_type_hints(make) if isinstance(make, type) else {}
-            fields_by_name = {_dashed(f.name): f.name for f in pass_options(make)}
+            fields_by_name = {option_name(f): f.name for f in pass_options(make)}
             while not self.accept("}"):
                 if options:
                     self.expect(",")

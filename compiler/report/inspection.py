@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import torch
 
@@ -19,13 +21,20 @@ from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.tile_printer import print_program
 from compiler.passes.remark import Remark, Remarks
 from compiler.pipeline import Stages
+from compiler.report.explore.page import save_page
+from compiler.report.explore.page_builder import PageBuilder
 from compiler.report.measure import Workload
 from compiler.report.profile import Profile, measure_profile
 from compiler.report.report import Report, program_totals
+from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.executable import Executable
 
 IR_STAGES = ("imported", "fused", "lowered", "scheduled")
 """Stages of `print_ir` that every target has; its backend adds others: "llvm" and "assembly", or "triton"."""
+
+
+SCHEDULES = "schedules"
+"""Stage of `print_ir` that is no IR: the schedule of each kernel."""
 
 
 class Inspection(ABC):
@@ -88,8 +97,12 @@ class Inspection(ABC):
     def print_ir(self, stage: str = "fused") -> str:
         """Return the text of a stage: "imported", "fused" (Graph IR), "lowered", "scheduled" (Tile IR), or code.
 
-        Code is "llvm" and "assembly" for CPUs, "triton" for GPUs.  The texts of a partitioned graph follow one another.
+        Code is "llvm" and "assembly" for CPUs, "triton" for GPUs.  "schedules" are the decisions about each kernel, to be edited and
+        given back as `Options(schedules=...)`.  The texts of a partitioned graph follow one another.
         """
+        if stage == SCHEDULES:
+            recorded = (program.variant.record_schedules() for program in self._executed_programs)
+            return "\n".join(str(schedule) for schedules in recorded for schedule in schedules.values())
         return "\n".join(_stage_text(stage, program.stages) for program in self._executed_programs)
 
     def profile_inputs(self, inputs: Sequence[torch.Tensor], repeats: int = 20) -> Profile:
@@ -107,6 +120,20 @@ class Inspection(ABC):
         name, opaque = self.compiled_graph.graph.name, self._opaque_remarks
         return Report(name, programs, self.compile_seconds, measured, texts, opaque)
 
+    def explore(self, path: str | os.PathLike[str], repeats: int = 20) -> Path:
+        """Write a page that shows this compilation step by step, measured in `repeats` calls if it runs here; return its path."""
+        page = PageBuilder(self.compiled_graph.graph.name)
+        self.add_to_page(page, "default", repeats)
+        return save_page(page.page(), path)
+
+    def add_to_page(self, page: PageBuilder, name: str, repeats: int) -> None:
+        """Add this compilation to a page under construction, as the way `name`."""
+        programs, profile = self._executed_programs, None
+        if all(isinstance(p.executable, CPUExecutable) for p in programs):
+            profile = self.profile_inputs(self.example_tensors(), repeats)
+        seconds = {f"{phase}": f"{s:.2f} s" for phase, s in self.compile_seconds.items()}
+        page.add_compiled(name, self.compiled_graph.options, programs, profile, seconds)
+
     def _repr_html_(self) -> str:
         return self.report_for(None)._repr_html_()
 
@@ -120,6 +147,8 @@ def _stage_text(stage: str, stages: Stages) -> str:
     if stage in printers:
         return "\n".join(printers[stage](kernel, stages.target) for kernel in stages.scheduled.kernels.values())
     if stage not in IR_STAGES:
-        raise ArgumentError(f"there is no stage {stage!r}; choose one of {', '.join((*IR_STAGES, *printers))}")
+        raise ArgumentError(
+            f"there is no stage {stage!r}; choose one of {', '.join((*IR_STAGES, SCHEDULES, *printers))}"
+        )
     ir = getattr(stages, stage)
     return print_graph(ir) if isinstance(ir, Graph) else print_program(ir)

@@ -59,7 +59,7 @@ if __name__ == "__main__":
 '''
 
 
-@dataclass
+@dataclass(kw_only=True)
 class DriverStub(GPUCallStub):
     """Generator of a function that stands alone: constants in it are literals, and its arguments fit.
 

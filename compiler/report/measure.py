@@ -184,8 +184,8 @@ def _bytes(tensors: Sequence[torch.Tensor]) -> int:
 
 def _shares_storage(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor], func: Any) -> bool:
     """Return True if results of a non-mutating op alias its inputs, as of `_unsafe_view` or a `_to_copy` that copies nothing."""
-    inputs = {t.untyped_storage().data_ptr() for t in read}
-    return not func._schema.is_mutable and all(t.untyped_storage().data_ptr() in inputs for t in written)
+    inputs = {t.untyped_storage()._cdata for t in read}  # also tensors without memory have one
+    return not func._schema.is_mutable and all(t.untyped_storage()._cdata in inputs for t in written)
 
 
 def eager_workload(call: Callable[[], object]) -> Workload:

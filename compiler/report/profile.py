@@ -13,14 +13,16 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from compiler.analysis.kernel_origin import KernelOrigin, kernel_origins, merge_origins
 from compiler.driver.compiled_graph import ExecutedProgram
 from compiler.driver.variant import require_executable
 from compiler.passes.remark import format_seconds
-from compiler.report.origin import KernelOrigin, kernel_origins, merge_origins
 from compiler.report.page import table_html
 from compiler.report.render import PLAIN_WIDTH, abbreviate, format_location, render_plain, table, truncated_text
-from compiler.runtime.profile import StepProfile, step_profiles
-from compiler.runtime.timeline import Timeline, TimelineRecorder
+from compiler.runtime.gpu_executable import GPUExecutable
+from compiler.runtime.gpu_timeline import INTERPRETED_TIMES
+from compiler.runtime.profile import StepProfile, step_profiles, timeline_recorder
+from compiler.runtime.timeline import Timeline
 from compiler.runtime.timing import Timing
 
 
@@ -36,12 +38,13 @@ class Profile:
     """Times of the steps of one call, in order; prints as a table of kernels, the slowest first.
 
     `call` are the seconds of whole calls, measured in turns with those whose steps were timed.  `timelines` are the latter's,
-    by repeat and program.
+    by repeat and program.  `caveat` says why the times mean nothing, where they do not.
     """
 
     steps: tuple[tuple[StepProfile, KernelOrigin], ...]
     call: Timing
     timelines: tuple[tuple[Timeline, ...], ...] = ()
+    caveat: str = ""
 
     @property
     def seconds(self) -> float:
@@ -65,6 +68,11 @@ class Profile:
     def percent_of_time(self, kernel: KernelTime) -> float:
         """Return the share of the total time that a kernel takes, in percent."""
         return 100 * kernel.seconds / (self.seconds or 1.0)
+
+    @property
+    def warning(self) -> str:
+        """What speaks against the times; empty if nothing does."""
+        return self.caveat or self.call.warning
 
     @property
     def summary(self) -> str:
@@ -99,21 +107,21 @@ class Profile:
         return {
             "call": _timing_fields(self.call),
             "steps_seconds": self.seconds,
-            "warning": self.call.warning,
+            "warning": self.warning,
             "kernels": [_kernel_fields(k) for k in self.kernels],
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(self.summary, "bold")
-        if self.call.warning:
-            yield Text(self.call.warning, "bold red")
+        if self.warning:
+            yield Text(self.warning, "bold red")
         yield self.table()
 
     def __str__(self) -> str:
         return render_plain(self, PLAIN_WIDTH)
 
     def _repr_html_(self) -> str:
-        return f"<p>{self.summary}. {self.call.warning}</p>{table_html(self.table())}"
+        return f"<p>{self.summary}. {self.warning}</p>{table_html(self.table())}"
 
 
 def origin_cells(origin: KernelOrigin) -> tuple[Text, Text]:
@@ -143,11 +151,13 @@ def measure_profile(
 ) -> Profile:
     """Time whole calls of `call`, and the steps of the programs that take part in it, in turns."""
     executables = [require_executable(p.variant, p.executable) for p in programs]
-    recorders = [TimelineRecorder(exe) for exe in executables]
+    recorders = [timeline_recorder(exe) for exe in executables]
     calls, timelines = list[float](), list[tuple[Timeline, ...]]()
     for k in range(-1, repeats):
         start = time.perf_counter()
         call(inputs)
+        for exe in executables:
+            exe.synchronize()
         seconds = time.perf_counter() - start
         recorded = tuple(record(p.inputs) for record, p in zip(recorders, programs, strict=True))
         if k >= 0:  # the first round warms up
@@ -159,4 +169,5 @@ def measure_profile(
         for origins in (kernel_origins(program.stages.fused),)
         for step in step_profiles(exe, own)
     ]
-    return Profile(tuple(steps), Timing(tuple(calls)), tuple(timelines))
+    is_interpreted = any(isinstance(e, GPUExecutable) and e.target.device_type == "cpu" for e in executables)
+    return Profile(tuple(steps), Timing(tuple(calls)), tuple(timelines), INTERPRETED_TIMES if is_interpreted else "")

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
+from compiler.analysis.kernel_origin import KernelOrigin, kernel_origins
 from compiler.codegen.llvm.program_entry import MARK
 from compiler.driver.compiled_graph import CompiledGraph, write_back_aliases
 from compiler.driver.partitioned_graph import AnyCompiled
 from compiler.driver.variant import CompiledVariant
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Step, execution_counts
-from compiler.report.origin import KernelOrigin, kernel_origins
 from compiler.report.render import abbreviate, format_location
 from compiler.runtime.call_stub import RunFunction
 from compiler.runtime.cpu_executable import CPUExecutable

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from compiler.analysis.kernel_origin import KernelOrigin, merge_module_paths, module_form
 from compiler.errors import Loc
 from compiler.passes.remark import REMARK_KINDS, Remark
-from compiler.report.origin import KernelOrigin, merge_module_paths, module_form
 
 KIND_ORDER = {kind: k for k, kind in enumerate(sorted(REMARK_KINDS, key=("missed", "applied", "note").index))}
 """Missed changes come first."""

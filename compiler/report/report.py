@@ -11,12 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from compiler.analysis.arithmetic_dtypes import arithmetic_dtypes
+from compiler.analysis.kernel_origin import KernelOrigin, kernel_origins, merge_origins
 from compiler.cost.estimates import count_bytes, count_flops
 from compiler.ir.text.tile_printer import print_kernel
 from compiler.ir.tile.program import Launch, Program, execution_counts
 from compiler.passes.remark import Remark
 from compiler.pipeline import Stages
-from compiler.report.origin import KernelOrigin, kernel_origins, merge_origins
 from compiler.report.page import render_template, table_html
 from compiler.report.profile import Profile, origin_cells
 from compiler.report.remark_groups import RemarkGroup, group_remarks
@@ -153,11 +153,14 @@ def kernel_reports(stages: Stages) -> list[KernelReport]:
     """Return the reports of the distinct kernels of one program, in the order of their first launch."""
     lowered, scheduled = stages.lowered, stages.scheduled
     origins = kernel_origins(stages.fused)
+    lowered_by_node = {s.node: s.kernel for s, _ in execution_counts(lowered.steps) if isinstance(s, Launch)}
     launches = [(s, count) for s, count in execution_counts(scheduled.steps) if isinstance(s, Launch)]
     reports = []
     for name in dict.fromkeys(s.kernel for s, _ in launches):
         same = [(s, count) for s, count in launches if s.kernel == name]
-        before, after = lowered.kernels[name], scheduled.kernels[name]
+        after = scheduled.kernels[name]
+        source = name if name in lowered.kernels else lowered_by_node.get(same[0][0].node, "")
+        before = lowered.kernels.get(source, after)  # `layout` copies kernels, and adds some that transpose
         origin = merge_origins(origins.get(s.node, KernelOrigin()) for s, _ in same)
         remarks = (r for r in stages.context.remarks if r.kernel == name or (r.node, r.loc) in origin.values)
         distinct = {(r.pass_, r.kind, r.message): r for r in remarks}

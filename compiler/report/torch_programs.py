@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from compiler.codegen.backend import target_by_name
 from compiler.driver.compiled_graph import MAX_SIZE
 from compiler.driver.partitioned_graph import AnyCompiled
 from compiler.frontend.dynamo_backend import backend_of
@@ -46,7 +47,8 @@ class TorchProgram(Inspection):
             name: min(max(low, SMALL_SIZE_HINT), high) for name, (low, high) in bounds.items()
         } | compiled.last_sizes
         types = [n.type.specialize(sizes) for n in compiled.graph.inputs]
-        return [as_tensor(random_array(t, rng, 0, 1), t.dtype) for t in types]
+        device = target_by_name(compiled.options.target).device_type
+        return [as_tensor(random_array(t, rng, 0, 1), t.dtype).to(device) for t in types]
 
     def profile(self, inputs: Sequence[torch.Tensor] | None = None, repeats: int = 20) -> Profile:
         """Return the time of every kernel in calls with `inputs` of the graph, random ones by default."""

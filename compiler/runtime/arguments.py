@@ -23,6 +23,11 @@ def argument_device(inputs: Sequence[Any], device_type: str) -> torch.device:
     return torch.device(device_type)
 
 
+def is_host_scalar(x: torch.Tensor, device: torch.device) -> bool:
+    """Return True for a tensor of rank 0 on the CPU beside tensors on another device, which PyTorch allows."""
+    return x.dim() == 0 and x.device.type == "cpu" and device.type != "cpu"
+
+
 def check_argument(k: int, name: str, x: Any, expected: TensorType, device: torch.device) -> None:
     """Raise ArgumentError unless code on `device` can take `x` as input `k`, of type `expected`, with any strides."""
     if kind := unsupported_storage(x) if isinstance(x, torch.Tensor) else type(x).__name__:
@@ -33,6 +38,7 @@ def check_argument(k: int, name: str, x: Any, expected: TensorType, device: torc
     if is_functorch_wrapped_tensor(x):
         problem = "has no memory: compiled code cannot be transformed by torch.func"
         raise ArgumentError(f"input {k} (%{name}) {problem}; {_INFERENCE_ONLY}")
-    if x.dtype is not TORCH_DTYPES[expected.dtype] or not expected.fits(x.shape) or x.device != device:
+    is_elsewhere = x.device != device and not is_host_scalar(x, device)
+    if x.dtype is not TORCH_DTYPES[expected.dtype] or not expected.fits(x.shape) or is_elsewhere:
         actual = f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)} on {x.device}"
         raise ArgumentError(f"input {k} (%{name}) must be {expected} on {device}, but is {actual}")

@@ -87,14 +87,18 @@ class CallStub(ABC):
     def _body(self) -> list[str]:
         """Return the lines of the function."""
         self._emit_checks()
+        self._emit_call()
+        has_eager_calls = any(isinstance(s, EagerSegment) for s in self.segments)
+        return without_gradients(self.lines) if has_eager_calls else self.lines
+
+    def _emit_call(self) -> None:
+        """Emit what is done with inputs that fit."""
         self._emit_preparation()
         for k, segment in enumerate(self.segments):
             self._emit_eager_call(segment) if isinstance(segment, EagerSegment) else self._emit_kernels(k, segment)
             self._emit_deletions(k)
         self._emit_completion()
         self._emit_line(f"return [{', '.join(self._variable(name) for name in self.outputs)}]")
-        has_eager_calls = any(isinstance(s, EagerSegment) for s in self.segments)
-        return without_gradients(self.lines) if has_eager_calls else self.lines
 
     @abstractmethod
     def _residence_test(self, variable: str) -> str:

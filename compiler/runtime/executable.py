@@ -14,7 +14,7 @@ from compiler.errors import ArgumentError, TargetError, VerifyError
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic_sizes, specialize_buffers
 from compiler.ir.tile.program import OpaqueCall, Program, Step
 from compiler.ir.torch_types import strides
-from compiler.runtime.arguments import argument_device, check_argument
+from compiler.runtime.arguments import argument_device, check_argument, is_host_scalar
 from compiler.runtime.call_stub import CallStub, EagerSegment, RunFunction, Segment
 from compiler.runtime.eager_calls import EagerCallEmitter
 from compiler.runtime.memory import InPlacePairs, accessed_buffers, in_place_pairs, plan_memory
@@ -96,6 +96,9 @@ class Executable(ABC):
         """Return the dynamic sizes that a kernel takes as arguments."""
         return tuple(s.name for s in kernel_dynamic_sizes(self.program.kernels[kernel])) if self.size_names else ()
 
+    def synchronize(self) -> None:  # noqa: B027  # nothing to do where calls wait
+        """Wait until the calls so far are done, where a call returns before."""
+
     # segments
 
     def segments(self) -> Iterator[Segment]:
@@ -141,11 +144,15 @@ class Executable(ABC):
         return {"convert_input": self._convert_input, "wrong_count": self._wrong_count, "refusal": self._refusal}
 
     def _convert_input(self, k: int, x: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """Copy input `k` into the strides of its type; ArgumentError if dtype, shape or device differ."""
+        """Copy input `k` into the strides of its type; ArgumentError if dtype, shape or device differ.
+
+        A number on the CPU becomes an argument of the kernel that fills the copy, so that nothing waits for a transfer.
+        """
         name = self.program.inputs[k]
         expected = self.program.buffers[name]
         check_argument(k, name, x, expected, device)
-        return torch.empty_strided(x.shape, strides(expected), dtype=x.dtype, device=device).copy_(x.detach())
+        new = torch.empty_strided(x.shape, strides(expected), dtype=x.dtype, device=device)
+        return new.fill_(x.detach()) if is_host_scalar(x, device) else new.copy_(x.detach())
 
     def _wrong_count(self, inputs: Sequence[torch.Tensor]) -> ArgumentError:
         expected = ", ".join(f"%{n}: {self.program.buffers[n]}" for n in self.program.inputs)

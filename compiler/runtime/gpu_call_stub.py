@@ -11,13 +11,17 @@
             t5 = t4[i0]
             launch1(t5, t3)
 
-The whole body stands in `with on_device(device):`.
+The whole body stands in `with on_device(device):`.  With CUDA graphs it ends after the checks,
+
+        return replay(device, [t0])
+
+and the rest is a function that `replay` records (see compiler.runtime.graph_replay).  A profile has `mark()` around the steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,7 +30,8 @@ from compiler.ir.symbolic.index_atoms import format_index
 from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.tile.program import Copy, Launch, Program, Repeat, Step, View, non_launch_buffers, walk_steps
 from compiler.ir.torch_types import TORCH_DTYPES, strides
-from compiler.runtime.call_stub import CallStub, RunFunction
+from compiler.runtime.call_stub import CallStub, EagerSegment, RunFunction
+from compiler.runtime.graph_replay import DeviceGraphs, GraphReplay
 from compiler.runtime.memory import MemoryPlan
 
 
@@ -43,22 +48,41 @@ class LaunchSegment:
 class GPUCallStub(CallStub):
     """Generator of the function.  The globals are also `argument_device`, `on_device` and `constants`.
 
-    `launchers` launch a kernel on tensors and its dynamic sizes, whose values are in `size_arguments`.
+    `launchers` launch a kernel on tensors and its dynamic sizes, whose values are in `size_arguments`.  `mark` is called as
+    each segment begins, and after each step.  `graphs` record the launches; without `checks_inputs`, inputs must fit.
     """
 
     program: Program
     memory_plan: MemoryPlan
     launchers: Mapping[str, Callable[..., None]]
     size_arguments: Mapping[str, Sequence[int]]
+    mark: Callable[[], object] | None = None
+    graphs: DeviceGraphs | None = None
+    checks_inputs: bool = True
 
     def compile(self) -> tuple[RunFunction, str]:
         """Return the function and its source."""
-        self.bindings["torch"] = torch
+        self.bindings |= {"torch": torch, "mark": self.mark}
+        if self.graphs is not None:
+            unchecked = replace(self, bindings={**self.bindings}, graphs=None, checks_inputs=False)
+            self.bindings["replay"] = GraphReplay(unchecked.compile()[0], self.graphs)
         return super().compile()
 
     def _body(self) -> list[str]:
         body = (f"    {line}" for line in super()._body())
         return ["device = argument_device(inputs)", "with on_device(device):", *body]
+
+    def _emit_checks(self) -> None:
+        if self.checks_inputs:
+            super()._emit_checks()
+        else:
+            self._emit_line(f"{''.join(f'{self._variable(name)}, ' for name in self.inputs) or '() '}= inputs")
+
+    def _emit_call(self) -> None:
+        if self.graphs is None:
+            super()._emit_call()
+        else:
+            self._emit_line(f"return replay(device, [{', '.join(map(self._variable, self.inputs))}])")
 
     def _residence_test(self, variable: str) -> str:
         return f"{variable}.device != device"
@@ -88,7 +112,17 @@ class GPUCallStub(CallStub):
             shape, stride, dtype = self._new_tensor_arguments(name)
             tensor = f"torch.empty_strided({shape}, {stride}, dtype={dtype}, device=device)"
             self._emit_line(f"{self._variable(name)} = {tensor}")
+        self._emit_mark()
         self._emit_steps(segment.steps, "", {})
+
+    def _emit_eager_call(self, segment: EagerSegment) -> None:
+        self._emit_mark()
+        super()._emit_eager_call(segment)
+        self._emit_mark()
+
+    def _emit_mark(self, indent: str = "") -> None:
+        if self.mark is not None:
+            self._emit_line(f"{indent}mark()")
 
     def _emit_steps(self, steps: Sequence[Step], indent: str, counters: Mapping[str, str]) -> None:
         """Emit steps inside loops whose variables are `counters`, by their names in the program."""
@@ -99,6 +133,8 @@ class GPUCallStub(CallStub):
                 self._emit_steps(step.steps, f"{indent}    ", inner)
             else:
                 self._emit_line(f"{indent}{self._step_text(step, counters)}")
+                if not isinstance(step, View):
+                    self._emit_mark(indent)
 
     def _step_text(self, step: Step, counters: Mapping[str, str]) -> str:
         """Return the statement of one step."""

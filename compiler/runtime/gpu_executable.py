@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from copy import copy
 from functools import cache, partial
+from typing import Self
 
 import torch
 
@@ -16,6 +18,7 @@ from compiler.runtime.arguments import argument_device
 from compiler.runtime.constants import pack_once
 from compiler.runtime.executable import Executable
 from compiler.runtime.gpu_call_stub import GPUCallStub, LaunchSegment
+from compiler.runtime.graph_replay import DeviceGraphs
 from compiler.runtime.memory import InPlacePairs, grid_in_place_pairs
 
 
@@ -25,13 +28,17 @@ class GPUExecutable(Executable):
     It runs on the device of its arguments, which must be one and the same, and never waits for it.  Kernels are compiled when
     they are first launched on a kind of device, or come from Triton's cache on disk.  Constants are moved to a device once.
     With TRITON_INTERPRET=1 in the environment it runs on CPU tensors; then an index out of range is an IndexError, on a GPU a
-    failed device assertion.
+    failed device assertion.  With `graphs`, each set of sizes is recorded in its second call and replayed from then on.
     """
 
     target: GPUTarget
 
-    def __init__(self, program: Program, target: GPUTarget, sources: Mapping[str, str]) -> None:
+    def __init__(
+        self, program: Program, target: GPUTarget, sources: Mapping[str, str], graphs: DeviceGraphs | None = None
+    ) -> None:
         super().__init__(program, target)
+        self._graphs = graphs
+        self._mark: Callable[[], object] | None = None
         modules = {source: load_triton(source) for source in dict.fromkeys(sources.values())}
         self.launchers = {kernel: modules[source] for kernel, source in sources.items()}
         self.size_arguments = {kernel: self.kernel_size_names(kernel) for kernel in program.kernels}
@@ -40,11 +47,24 @@ class GPUExecutable(Executable):
         if not self.size_names:
             self._prepare_calls()
 
+    def with_marks(self, mark: Callable[[], object]) -> Self:
+        """Return an executable with the same kernels that calls `mark` as each segment begins and after each step; records no graph."""
+        new = copy(self)
+        new._graphs, new._mark = None, mark
+        vars(new).pop("_compiled_stub", None)
+        return new
+
+    def synchronize(self) -> None:
+        """Wait for all work of the current device."""
+        if self.target.device_type == "cuda":
+            torch.cuda.synchronize()
+
     def _in_place_pairs(self) -> InPlacePairs:
         return grid_in_place_pairs(self.program)
 
     def _prepare_calls(self) -> None:
         """Nothing is shared but constants."""
+        vars(self).pop("_compiled_stub", None)  # of the executable that this one is a copy of
 
     def _move_constants(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """Return the constants on `device`, in the layouts that kernels read."""
@@ -78,4 +98,6 @@ class GPUExecutable(Executable):
             memory_plan=self.memory_plan,
             launchers=self.launchers,
             size_arguments=sizes,
+            mark=self._mark,
+            graphs=self._graphs,
         )

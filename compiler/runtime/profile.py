@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,9 +17,12 @@ from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Step, execution_counts
 from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.runtime.executable import Executable
+from compiler.runtime.gpu_executable import GPUExecutable
+from compiler.runtime.gpu_timeline import GPUTimelineRecorder
 from compiler.runtime.threads import prepare_call
 from compiler.runtime.timeline import Timeline, TimelineRecorder
 from compiler.runtime.timing import Timing
+from compiler.target import Target
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class StepProfile:
     """Totals of one step over its `runs` in a call: seconds in each measured call, operations, least bytes of memory traffic.
 
     `predicted` are the seconds by the cost model, `roofline` those that the machine needs at least for `flops` and `bytes`.
-    All four are 0 for a call into PyTorch.  `dtypes` are those of the arithmetic, see `arithmetic_dtypes`.
+    All four are 0 for a call into PyTorch, the last two for a GPU's kernels.  `dtypes` are those of the arithmetic, see `arithmetic_dtypes`.
     """
 
     name: str
@@ -61,9 +64,14 @@ class StepProfile:
         return 100 * self.roofline / self.seconds if self.seconds else 0.0
 
 
+def timeline_recorder(exe: Executable) -> Callable[[Sequence[torch.Tensor]], Timeline]:
+    """Return a function that calls a program and returns the timeline of the call."""
+    return GPUTimelineRecorder(exe) if isinstance(exe, GPUExecutable) else TimelineRecorder(exe)
+
+
 def profile_steps(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int = 20) -> list[StepProfile]:
     """Call the program `repeats` times, and return the profile of each step; ArgumentError as for a call."""
-    record = TimelineRecorder(exe)
+    record = timeline_recorder(exe)
     record(inputs)
     return step_profiles(exe, [record(inputs) for _ in range(repeats)])
 
@@ -78,19 +86,23 @@ def step_profiles(exe: Executable, timelines: Sequence[Timeline]) -> list[StepPr
 def _make_step_profile(exe: Executable, step: Step, runs: int, timing: Timing) -> StepProfile:
     program = exe.program
     if isinstance(step, Launch):
-        kernel, machine, sizes = program.kernels[step.kernel], exe.target.machine or Machine(), exe.size_values
-        threads = sharing_threads(kernel, sizes)
-        bound = roofline_seconds(kernel, machine, threads, sizes)
+        kernel, sizes = program.kernels[step.kernel], exe.size_values
         work = runs * count_flops(kernel, sizes), runs * count_bytes(kernel, sizes)
-        scale = bound / (roofline_seconds(kernel, machine, threads) or 1.0)  # predictions are for the size hints
-        predicted = runs * scale * predicted_seconds(kernel, machine) / threads
-        return StepProfile(
-            kernel.name, step.node, timing, *work, runs, arithmetic_dtypes(kernel), predicted, runs * bound
-        )
+        estimates = (0.0, 0.0) if isinstance(exe, GPUExecutable) else _cpu_estimates(kernel, exe.target, sizes)
+        expected = (runs * seconds for seconds in estimates)
+        return StepProfile(kernel.name, step.node, timing, *work, runs, arithmetic_dtypes(kernel), *expected)
     if isinstance(step, OpaqueCall):
         return StepProfile(step.operator, step.node, timing, 0, 0, runs)
     assert isinstance(step, Copy)
     return StepProfile("copy", "", timing, 0, 2 * runs * _copied_bytes(program, step), runs)
+
+
+def _cpu_estimates(kernel: Kernel, target: Target, sizes: Mapping[str, int]) -> tuple[float, float]:
+    """Return the seconds of a launch by the cost model, and the least that the machine needs."""
+    machine, threads = target.machine or Machine(), sharing_threads(kernel, sizes)
+    bound = roofline_seconds(kernel, machine, threads, sizes)
+    scale = bound / (roofline_seconds(kernel, machine, threads) or 1.0)  # predictions are for the size hints
+    return scale * predicted_seconds(kernel, machine) / threads, bound
 
 
 def sharing_threads(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:

@@ -18,12 +18,15 @@ import compiler
 from compiler.errors import TilewrightError
 from compiler.options import Options
 from compiler.tools.bench_command import add_bench_command
+from compiler.tools.bisect_command import add_bisect_command
 from compiler.tools.command_line import (
     add_command,
     add_load_argument,
     add_optional_flag,
+    add_schedule_argument,
     add_target_arguments,
     err,
+    given_schedules,
     out,
     show,
     status_spinner,
@@ -81,6 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_ir_commands(commands)
     add_program_commands(commands)
     add_bench_command(commands)
+    add_bisect_command(commands)
     add_command(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
     c = add_command(commands, "passes", list_passes, "list the passes, or describe one")
     c.add_argument("name", nargs="?", help="a pass, to be described with its options")
@@ -108,6 +112,10 @@ def add_ir_commands(commands: Any) -> None:
     c.add_argument("--check", action="store_true", help="interpret the IR before and after each pass, and compare")
     c.add_argument("--stats", action="store_true", help="print the time and statistics of each pass")
     c.add_argument("--remarks", action="store_true", help="print the remarks: what passes changed or did not, and why")
+    add_schedule_argument(c, "schedule kernels as in FILE instead of by passes (may be repeated)")
+    c.add_argument(
+        "--print-schedule", action="store_true", help="print what passes over kernels decided, instead of IR"
+    )
     add_target_arguments(c)
 
 
@@ -120,6 +128,9 @@ def add_coverage_command(commands: Any) -> None:
     which.add_argument("--core", action="store_true", help="Core ATen operators (default)")
     which.add_argument("--all", action="store_true", help="all ATen operators")
     c.add_argument("--samples", action="store_true", help="compile and run PyTorch's OpInfo samples")
+    c.add_argument(
+        "--target", default="host", metavar="T", help="compile the samples for a target that can run here (host)"
+    )
     c.add_argument("--gradients", action="store_true", help="check the gradients of the samples too")
     c.add_argument("--dynamic-shapes", action="store_true", help="run the samples with every dimension dynamic")
     c.add_argument("--dtype", default="f32", metavar="NAMES", help="element types of the samples, as in f32,i64 (f32)")
@@ -134,6 +145,7 @@ def add_fuzz_commands(commands: Any) -> None:
     c.add_argument("--count", type=int, default=100, metavar="N", help="number of graphs (100)")
     c.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the first graph; the others follow (0)")
     c.add_argument("--jobs", type=int, default=1, metavar="J", help="number of processes (1)")
+    c.add_argument("--target", default="host", metavar="T", help="a GPU that can run here, or the CPUs that can (host)")
     c.add_argument("--malformed", action="store_true", help="try malformed text, attributes and files instead")
     c.add_argument("--out", type=Path, metavar="DIR", help="write each failing graph, reduced, to a file in DIR")
 
@@ -149,14 +161,18 @@ def add_fuzz_commands(commands: Any) -> None:
 def run_opt(args: argparse.Namespace) -> None:
     """tilewright opt"""
     from compiler.codegen.backend import backend_of, target_by_name
+    from compiler.driver.given_kernels import run_with_schedules
     from compiler.driver.instruments import instruments_for
     from compiler.ir.graph.graph import Graph
     from compiler.ir.text.ir_text import print_ir
+    from compiler.ir.tile.kernel import Kernel
+    from compiler.ir.tile.program import Program
     from compiler.lowering.program import lower
     from compiler.passes.base import Context
     from compiler.passes.instrument import PassTiming, verify
     from compiler.passes.manager import run_pipeline
-    from compiler.passes.pipeline_text import parse_pipeline
+    from compiler.passes.pipeline_text import parse_pipeline, print_pipeline, split_at_kernels
+    from compiler.passes.schedule.record import ScheduleRecorder
 
     options = Options(
         target=args.target,
@@ -168,17 +184,24 @@ def run_opt(args: argparse.Namespace) -> None:
     )
     target = target_by_name(args.target, args.machine)
     context, timing, defaults = Context.for_target(target), PassTiming(), backend_of(target).pipelines
-    instruments = [timing, *instruments_for(options)]
+    recorder = ScheduleRecorder()
+    instruments = [timing, *instruments_for(options), *[recorder] * args.print_schedule]
     ir = read_ir(args.file)
     verify(ir)
-    default = defaults.graph if isinstance(ir, Graph) else defaults.program
-    ir = run_pipeline(ir, parse_pipeline(args.pipeline, default), context, instruments)
+    tile_passes = print_pipeline(split_at_kernels(parse_pipeline(defaults.program))[1])
+    default = {Graph: defaults.graph, Program: defaults.program, Kernel: tile_passes}[type(ir)]
+    passes = parse_pipeline(args.pipeline, default)
     if args.lower is not None:
         if not isinstance(ir, Graph):
             raise TilewrightError("--lower takes a graph")
-        tile_passes = parse_pipeline(args.lower, defaults.program)
-        ir = run_pipeline(lower(ir, machine=context.machine), tile_passes, context, instruments)
-    print(print_ir(ir, full=True))
+        ir = lower(run_pipeline(ir, passes, context, instruments), machine=context.machine)
+        passes = parse_pipeline(args.lower, defaults.program)
+    ir = run_with_schedules(ir, passes, given_schedules(args.schedule), target, context, instruments)
+    if args.print_schedule:
+        kernels = {} if isinstance(ir, Graph) else ir.kernels if isinstance(ir, Program) else {ir.name: ir}
+        print(*recorder.schedules_of(kernels).values(), sep="\n")
+    else:
+        print(print_ir(ir, full=True))
     if args.stats:
         err.print(str(timing), highlight=False)
         for name, count in sorted(context.statistics.items()):
@@ -236,11 +259,9 @@ def list_passes(args: argparse.Namespace) -> None:
 
 def print_pass_help(name: str, make: Callable[..., Pass[Any]]) -> None:
     """Print the options of a pass and its docstring, which shows IR before and after."""
-    from compiler.passes.pipeline_text import pass_options
+    from compiler.passes.base import option_name, pass_options
 
-    options = ", ".join(
-        f"{f.name.replace('_', '-')}={f.metadata.get('machine', f.default)}" for f in pass_options(make)
-    )
+    options = ", ".join(f"{option_name(f)}={f.metadata.get('machine', f.default)}" for f in pass_options(make))
     out.print(Text(name, "cyan").append(f"{{{options}}}" if options else "", "dim"))
     text = textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ")
     out.print(f"{text}\n", markup=False, highlight=False)
@@ -297,7 +318,7 @@ def fuzz(args: argparse.Namespace) -> None:
     from compiler.testing.fuzz.session import fuzz as run
 
     seeds = range(args.seed, args.seed + args.count)
-    results = run(seeds, args.jobs, shrink=args.out is not None, malformed=args.malformed)
+    results = run(seeds, args.jobs, args.out is not None, args.malformed, args.target)
     total = checked = failures = 0
     for result in track(results, "fuzzing", args.count, console=err):
         total, checked = total + result.outcome.total_elements, checked + result.outcome.checked_elements
@@ -338,17 +359,17 @@ def run_opinfo_samples(args: argparse.Namespace) -> None:
 
     from compiler.ir.torch_types import to_torch
     from compiler.ir.types import DTYPES
-    from compiler.tools.opinfo import OUTCOMES, SamplingOptions, operators, run_samples
+    from compiler.tools.opinfo import OUTCOMES, SamplingOptions, operators, require_runnable, run_samples
 
+    require_runnable(args.target)
+    options = Options(fallback="eager", target=args.target)
     total: Counter[str] = Counter()
     for name in args.dtype.split(","):
         if name not in DTYPES:
             raise TilewrightError(f"unknown dtype {name}; available: {', '.join(DTYPES)}")
         dtype = to_torch(DTYPES[name])
-        sampling = SamplingOptions(
-            dtype, Options(fallback="eager"), args.gradients, args.dynamic_shapes, args.fraction, args.seed
-        )
-        for tally in run_samples(operators(args.operators, dtype), sampling, args.log):
+        sampling = SamplingOptions(dtype, options, args.gradients, args.dynamic_shapes, args.fraction, args.seed)
+        for tally in run_samples(operators(args.operators, dtype, sampling.device), sampling, args.log):
             total.update(tally.counts)
             counts = "  ".join(f"{tally.counts[o]} {o}" for o in OUTCOMES if o in tally.counts)
             out.print(f"{name:5} {tally.op:44} {counts}", highlight=False, markup=False)

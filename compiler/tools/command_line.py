@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ def add_model_arguments(c: argparse.ArgumentParser) -> None:
         "--matmul-precision", choices=MATMUL_PRECISIONS, default="f32", help="operands of f32 products (f32)"
     )
     c.add_argument("--fallback", choices=FALLBACKS, default="error", help="for operators that PyTorch must run (error)")
+    add_schedule_argument(c, "schedule kernels as in FILE: schedules, or a kernel of Tile IR (may be repeated)")
     c.add_argument("--threads", type=int, metavar="N", help="number of threads of parallel kernels")
     c.add_argument("--tune", action="store_true", help="autotune the most expensive kernels (results are cached)")
 
@@ -61,6 +62,18 @@ def add_target_arguments(c: argparse.ArgumentParser) -> None:
     names = ", ".join(("host", *targets()))
     c.add_argument("--target", default="host", metavar="NAME", help=f"the machine to make code for: {names} (host)")
     c.add_argument("--machine", default="", metavar="FILE", help="describe the machine by a file that calibrate wrote")
+
+
+def add_schedule_argument(c: argparse.ArgumentParser, text: str) -> None:
+    """Add the argument that names files with schedules."""
+    c.add_argument("--schedule", action="append", default=[], metavar="FILE", help=text)
+
+
+def given_schedules(files: Sequence[str]) -> dict[str, str]:
+    """Return the file of each kernel that one of `files` schedules."""
+    from compiler.driver.given_kernels import given_names
+
+    return {name: file for file in files for name in given_names(file)}
 
 
 def options_from_args(args: argparse.Namespace) -> Options:
@@ -77,6 +90,7 @@ def options_from_args(args: argparse.Namespace) -> Options:
         matmul_precision=args.matmul_precision,
         fallback=args.fallback,
         tune=args.tune,
+        schedules=given_schedules(args.schedule),
         **passes,
     )
 

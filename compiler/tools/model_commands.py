@@ -1,4 +1,4 @@
-"""Commands over exported programs: compile, run, compare and profile."""
+"""Commands over exported programs: compile, run, compare, explore and profile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def add_program_commands(commands: Any) -> None:
-    """Add the commands `compile`, `run`, `compare` and `profile`, which take an exported program."""
+    """Add the commands `compile`, `run`, `compare`, `explore` and `profile`, which take an exported program."""
     c = add_command(commands, "compile", compile_model, "compile an exported program and report")
     add_model_arguments(c)
     c.add_argument("-o", "--output", help="write the report as one HTML page; for a GPU, a folder with its kernels")
@@ -49,6 +49,15 @@ def add_program_commands(commands: Any) -> None:
     c.add_argument(
         "--reference", metavar="FLOAT.pt2", help="the program that MODEL.pt2 was quantized from: its error too"
     )
+
+    text = "write a page to explore a compilation: graph, passes, kernels, code and times"
+    c = add_command(commands, "explore", explore_model, text)
+    add_model_arguments(c)
+    c.add_argument("-o", "--output", default="explore.html", metavar="FILE", help="the page (explore.html)")
+    c.add_argument(
+        "--against", action="append", default=[], metavar="WAY", help="another way to compile, as compare takes it"
+    )
+    c.add_argument("--repeats", type=int, default=20, metavar="N", help="number of measured calls (20)")
 
     c = add_command(commands, "profile", profile_model, "time every kernel of a program")
     add_model_arguments(c)
@@ -144,6 +153,16 @@ def parse_way(text: str) -> tuple[str, str | dict[str, Any]]:
             f"{name}: there is no option {min(unknown)!r}; options are the fields of compiler.Options"
         )
     return name, options
+
+
+def explore_model(args: argparse.Namespace) -> None:
+    """tilewright explore"""
+    from compiler.api import explore
+
+    ways = dict(map(parse_way, args.against))
+    with status_spinner(f"compiling {args.model}"):
+        file = explore(args.model, args.output, options=options_from_args(args), against=ways, repeats=args.repeats)
+    err.print(f"wrote {file}")
 
 
 def profile_model(args: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 `torch.testing` has an `OpInfo` with sample inputs for each operator.  A sample is compiled like by
 `torch.compile(backend="tilewright")`, from AOTAutograd on; Dynamo is left out, as there is only one call to trace.
 Sizes that data decides stay in the graph, as with Dynamo's `capture_dynamic_output_shape_ops` and `capture_scalar_outputs`.
+Samples lie on the device of the target: a GPU, or the CPU for CPUs and for Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from compiler.analysis.opaque_calls import opaque_operators
+from compiler.codegen.backend import target_by_name
 from compiler.driver.partitioned_graph import compile_graph
-from compiler.errors import TilewrightError
+from compiler.errors import TargetError, TilewrightError
 from compiler.frontend.decompositions import autograd_decompositions
 from compiler.frontend.dynamo import import_functional
 from compiler.frontend.opaque_ops import RANDOM_REASON, opaque_reason
@@ -48,9 +50,9 @@ from compiler.torch_backend import as_boxed_function
 SAMPLE_TIMEOUT = 120.0
 """Limit for one sample, in seconds of CPU time, so that a busy machine or a paused process causes no timeout."""
 
-OUTCOMES = ("passed", "opaque", "as-aot-eager", "out-of-scope", "failed")
+OUTCOMES = ("passed", "opaque", "as-aot-eager", "out-of-scope", "refused", "failed")
 """Compiled and right; right, with ops that run in PyTorch; as with PyTorch's own backend "aot_eager", which fails too, or differs from
-eager in the same way; invalid (`SampleOutcome.reason`); failed."""
+eager in the same way; invalid (`SampleOutcome.reason`); refused by the target, which cannot express a kernel; failed."""
 
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 2e-5}
 """Tolerance relative to the float64 result, by dtype, in addition to `EAGER_ERROR_FACTOR` times eager's own error.
@@ -101,11 +103,25 @@ class SamplingOptions:
     @property
     def label(self) -> str:
         """Key of these options in log files."""
-        return str(self.dtype) + " with gradients" * self.gradients + " with dynamic shapes" * self.dynamic_shapes
+        target = f" on {self.options.target}" if self.options.target != "host" else ""
+        return (
+            f"{self.dtype}{target}" + " with gradients" * self.gradients + " with dynamic shapes" * self.dynamic_shapes
+        )
+
+    @property
+    def device(self) -> str:
+        """Type of the device that samples lie on."""
+        return target_by_name(self.options.target).device_type
 
 
-def operators(names: Sequence[str] = (), dtype: torch.dtype = torch.float32) -> list[Any]:
-    """Return the `OpInfo` of the operators called `names`, or of all, that support `dtype`.
+def require_runnable(target: str) -> None:
+    """Raise TargetError if code for a target cannot run here."""
+    if missing := target_by_name(target).missing_features():
+        raise TargetError(f"samples for {target} need {missing}, which this machine lacks")
+
+
+def operators(names: Sequence[str] = (), dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[Any]:
+    """Return the `OpInfo` of the operators called `names`, or of all, that support `dtype` on a type of device.
 
     Raises TilewrightError for unknown names, or if torch's samples need a package that is not installed.
     """
@@ -115,11 +131,7 @@ def operators(names: Sequence[str] = (), dtype: torch.dtype = torch.float32) -> 
         raise TilewrightError(f"torch's samples need the package {missing.name}: pip install {missing.name}") from None
     if unknown := sorted(set(names) - {o.name for o in op_db}):
         raise TilewrightError(f"torch has no samples for {', '.join(unknown)}")
-    return [o for o in op_db if (not names or o.name in names) and _supports_dtype(o, dtype)]
-
-
-def _supports_dtype(info: Any, dtype: torch.dtype) -> bool:
-    return dtype in info.supported_dtypes("cpu")
+    return [o for o in op_db if (not names or o.name in names) and dtype in o.supported_dtypes(device)]  # type: ignore[no-untyped-call]
 
 
 def full_name(info: Any) -> str:
@@ -145,7 +157,9 @@ def run_samples(infos: Iterable[Any], sampling: SamplingOptions, log: Path | Non
 
 
 def _warm_up(sampling: SamplingOptions) -> None:
-    """Load modules and libraries before forking, on one thread, as other threads would not survive a fork."""
+    """Load modules and libraries before forking, on one thread, as other threads would not survive a fork; nor would a GPU."""
+    if sampling.device != "cpu":
+        return
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     run_sample(torch.neg, SimpleNamespace(input=torch.ones(2), args=(), kwargs={}), sampling)
@@ -197,13 +211,13 @@ def _send_outcomes(pipe: Connection, info: Any, sampling: SamplingOptions) -> No
 
 def _samples(info: Any, sampling: SamplingOptions) -> Iterator[Any]:
     """Yield the samples of `info`, or the outcome that says why there are none."""
-    dtype, gradients = sampling.dtype, sampling.gradients
-    if gradients and not (info.supports_autograd and dtype in info.supported_backward_dtypes("cpu")):
+    dtype, gradients, device = sampling.dtype, sampling.gradients, sampling.device
+    if gradients and not (info.supports_autograd and dtype in info.supported_backward_dtypes(device)):
         return
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield from info.sample_inputs("cpu", dtype, requires_grad=gradients)
+            yield from info.sample_inputs(device, dtype, requires_grad=gradients)
     except Exception as error:
         yield SampleOutcome("out-of-scope", f"no samples: {_error_summary(error)}")
 
@@ -226,6 +240,8 @@ def run_sample(
         try:
             torch.manual_seed(0)
             got = _compile_and_call(function, _clone_call(call), sampling, graphs)
+        except TargetError as error:
+            return SampleOutcome("refused", "\n".join(str(error).splitlines()[1:4]) or str(error))
         except Exception as error:
             failed = SampleOutcome("failed", _error_summary(error))
             return _aot_eager_failure(function, call, sampling.dynamic_shapes) or failed

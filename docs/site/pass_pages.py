@@ -10,8 +10,8 @@ from typing import Any, get_type_hints
 from compiler.codegen.backend import backends
 from compiler.errors import ParseError
 from compiler.ir.text.ir_text import parse_ir, print_ir
-from compiler.passes.base import Pass
-from compiler.passes.pipeline_text import available_passes, parse_pipeline, pass_options
+from compiler.passes.base import Pass, pass_options
+from compiler.passes.pipeline_text import available_passes, parse_pipeline
 from docs.site.markdown import docstring, fenced, table
 from docs.site.recorded_checks import Check, recorded_checks
 

@@ -15,9 +15,9 @@ from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.text.tile_printer import print_kernel
 from compiler.options import Options
-from compiler.passes.base import Context
+from compiler.passes.base import Context, pass_options
 from compiler.passes.manager import run_pipeline
-from compiler.passes.pipeline_text import available_passes, pass_options, print_pass
+from compiler.passes.pipeline_text import available_passes
 from compiler.passes.tile.prefetch import Prefetch
 from compiler.pipeline import lower_and_schedule
 from compiler.tools.microbenchmarks import MICROBENCHMARKS
@@ -100,5 +100,5 @@ def test_alternatives_leave_the_machine_its_options() -> None:
     """So that their text has only what differs."""
     context, pass_ = Context(AVX512), Prefetch()
     context.propose(pass_, Prefetch(distance=4096).for_machine(AVX512), pass_.for_machine(AVX512), None)
-    texts = [a.replacement and print_pass(a.replacement) for a in context.alternatives]
+    texts = [a.replacement and str(a.replacement) for a in context.alternatives]
     assert texts == ["prefetch{distance=4096}", "prefetch", None]

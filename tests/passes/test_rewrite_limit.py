@@ -67,7 +67,7 @@ def test_a_pass_that_does_not_ask_is_one_rewrite() -> None:
 def test_a_limit_takes_the_first_rewrites_of_the_same_compilation() -> None:
     graph = parse_graph(SOFTMAX)
     every = stages(graph, None).context.rewrites
-    assert len({r.pass_ for r in every}) > 8
+    assert len({r.pass_ for r in every}) > 6
     for limit in (1, len(every) // 2, len(every)):
         made = stages(graph, limit).context.rewrites
         assert made[:limit] == every[:limit]

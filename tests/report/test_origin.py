@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import compiler
+from compiler.analysis.kernel_origin import KernelOrigin, merge_module_paths
 from compiler.analysis.structural_key import structural_key
 from compiler.codegen.llvm.targets import host_target
 from compiler.driver.program_cache import program_key
@@ -14,7 +15,6 @@ from compiler.errors import Loc
 from compiler.ir.graph.graph import Graph
 from compiler.options import Options
 from compiler.passes.remark import Remark
-from compiler.report.origin import KernelOrigin, merge_module_paths
 from compiler.report.remark_groups import group_remarks
 
 

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
+from itertools import pairwise
 from multiprocessing import get_context
 from typing import Any, TypeAlias
 
@@ -21,12 +22,16 @@ from torch.export import Dim
 from torch.utils._pytree import tree_leaves
 
 import compiler
+from compiler.analysis.kernel_origin import KernelOrigin
 from compiler.codegen.triton.program_sources import emit_program
 from compiler.codegen.triton.targets import GPU_TARGETS, gpu_name
-from compiler.codegen.triton.triton_names import TritonError
-from compiler.errors import ArgumentError, DynamicShapeError, TargetError
+from compiler.codegen.triton.triton_names import RefusedKernelsError
+from compiler.errors import ArgumentError, DynamicShapeError, Loc, TargetError
 from compiler.ir.text.tile_parser import parse_program
+from compiler.runtime.gpu_executable import GPUExecutable
+from compiler.runtime.gpu_timeline import GPUTimelineRecorder
 from compiler.torch_backend import target_of_device
+from tests.runtime.test_graph_replay import FakeGraphs
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
 
@@ -181,7 +186,6 @@ def refusals() -> list[tuple[str, str]]:
         lambda: compiled(torch.zeros(2, 8, dtype=torch.long)),
         lambda: compiled(torch.zeros(2, 7, dtype=torch.long, device="meta")),
         lambda: compiled.executable([]),
-        lambda: compiled.profile(),
     ]
     errors = []
     for call in calls:
@@ -190,6 +194,37 @@ def refusals() -> list[tuple[str, str]]:
         except Exception as error:
             errors.append((type(error).__name__, str(error)))
     return errors
+
+
+def profile_of_calls() -> tuple[str, list[str], list[str], bool]:
+    """Return the warning of a profile, the names of its steps, those in the order of a timeline, and whether its report has the warning."""
+    torch.manual_seed(0)
+    compiled = compiler.compile(Sorted().eval(), (torch.randn(3, 9),), options=OPTIONS)
+    profile = compiled.profile(repeats=2)
+    ((timeline,), _) = profile.timelines
+    names = [step.name for step, _ in profile.steps]
+    page = compiled.report(repeats=1)._repr_html_()
+    assert all(run.end >= run.begin for run in timeline.runs)
+    assert not any(step.predicted or step.roofline for step, _ in profile.steps)
+    return profile.warning, names, [names[run.step] for run in timeline.runs], profile.warning in page
+
+
+def replayed_calls() -> tuple[int, float, str]:
+    """Return how many recordings serve three calls, their largest error, and the error of a call that does not fit."""
+    model = mlp().eval()
+    exe = compiler.compile(model, (torch.randn(5, 12),), options=OPTIONS).executable
+    graphs = FakeGraphs()
+    replayed = GPUExecutable(exe.program, GPU_TARGETS["sm90"], emit_program(exe.program), graphs)
+    calls = [torch.randn(5, 12) for _ in range(3)]
+    results = [replayed([x])[0] for x in calls]
+    with torch.no_grad():
+        truth = copy.deepcopy(model).double()
+        errors = [float((y - truth(x.double())).abs().max()) for x, y in zip(calls, results, strict=True)]
+    try:
+        replayed([torch.randn(4, 12)])
+    except ArgumentError as error:
+        return graphs.recorded, max(errors), str(error)
+    return graphs.recorded, max(errors), ""
 
 
 def ranges_of_profiled_call() -> list[str]:
@@ -240,8 +275,62 @@ def test_calls_that_do_not_fit(interpreter: ProcessPoolExecutor) -> None:
         ("ArgumentError", "input 0 (%tokens) must be i64[2, 7] on cpu, but is int64[2, 8] on cpu"),
         ("ArgumentError", "input 0 (%tokens) must be i64[2, 7] on cpu, but is int64[2, 7] on meta"),
         ("ArgumentError", "the program takes 1 inputs (%tokens: i64[2, 7]), not 0"),
-        ("TargetError", "programs of sm90 are not timed step by step; use torch.profiler"),
     ]
+
+
+def test_profiles_of_the_interpreter_say_that_they_mean_nothing(interpreter: ProcessPoolExecutor) -> None:
+    warning, names, ran, is_on_page = interpreter.submit(profile_of_calls).result()
+    assert warning == "times of Triton's interpreter: they say nothing about a GPU"
+    assert is_on_page
+    assert "sort" in names
+    assert ran == names
+
+
+def test_recorded_launches(interpreter: ProcessPoolExecutor) -> None:
+    recorded, error, refusal = interpreter.submit(replayed_calls).result()
+    assert recorded == 1
+    assert error < 1e-5
+    assert refusal == "input 0 (%input) must be f32[5, 12] on cpu, but is float32[4, 12] on cpu"
+
+
+def test_options_that_do_nothing_are_remarks() -> None:
+    options = {**OPTIONS, "cuda_graphs": True, "tune": True}
+    remarks = [str(r) for r in compiler.compile(Sorted().eval(), (torch.randn(3, 9),), options=options).remarks]
+    assert any("kernels are launched one by one: sort may wait" in r for r in remarks)
+    assert any("kernels for sm90 are not tuned" in r for r in remarks)
+
+
+def test_kernels_cannot_be_given() -> None:
+    with pytest.raises(TargetError, match=r"option schedules: kernels for sm90 .* so none can be given; .*tile_passes"):
+        compiler.compile(mlp().eval(), (torch.randn(5, 12),), options={**OPTIONS, "schedules": {"mul_1": "mul_1.ir"}})
+
+
+class Clock:
+    """Events whose times are those of a list."""
+
+    def __init__(self, times: list[float]) -> None:
+        self.left, self.marked = times, list[float]()
+
+    def mark(self) -> None:
+        self.marked.append(self.left.pop(0))
+
+    def seconds(self) -> list[float]:
+        return [t - self.marked[0] for t in self.marked]
+
+
+def timeline_by_marks() -> list[tuple[int, float, float]]:
+    """Return steps, begins and ends of a call whose marks are 1 second apart."""
+    exe = compiler.compile(Sorted().eval(), (torch.randn(3, 9),), options=OPTIONS).executable
+    assert isinstance(exe, GPUExecutable)
+    timeline = GPUTimelineRecorder(exe, Clock([float(k) for k in range(99)]))([torch.randn(3, 9)])
+    return [(run.step, run.begin, run.end) for run in timeline.runs]
+
+
+def test_the_marks_around_steps(interpreter: ProcessPoolExecutor) -> None:
+    runs = interpreter.submit(timeline_by_marks).result()
+    assert [step for step, _, _ in runs] == list(range(len(runs)))
+    assert all(end == begin + 1 for _, begin, end in runs)
+    assert len([1 for (_, _, end), (_, begin, _) in pairwise(runs) if begin > end]) == 2, "segments begin with a mark"
 
 
 def test_profiled_calls_are_one_range(interpreter: ProcessPoolExecutor) -> None:
@@ -285,12 +374,24 @@ program {{
 
 
 def test_all_kernels_that_triton_cannot_express_are_listed() -> None:
+    origin = KernelOrigin(("mul", "add"), Loc("model.py", 7, "y = x * 2 + 1", "layer"), ("layer",))
     with pytest.raises(TargetError) as caught:
-        emit_program(parse_program(TWO_REFUSALS.format(n=4, size="")))
-    assert type(caught.value) is TritonError
-    first, second = str(caught.value).splitlines()[1:]
-    assert first == "  @first (for above): %j has tile 12; blocks are powers of two"
-    assert second == "  @second: local %t is not written by one block; run gpu-rows"
+        emit_program(parse_program(TWO_REFUSALS.format(n=4, size="")), {"above": origin})
+    assert isinstance(caught.value, RefusedKernelsError)
+    assert [k.target for k in caught.value.refused_kernels] == ["@first (mul, add)", "@second"]
+    assert str(caught.value).splitlines()[1:] == [
+        "  @first (mul, add): %j has tile 12; blocks are powers of two",
+        "      at model.py:7 in layer: y = x * 2 + 1",
+        "  @second: local %t is not written by one block; run gpu-rows",
+    ]
+
+
+def test_a_refusal_names_the_users_line() -> None:
+    options = {**OPTIONS, "tile_passes": "default,-gpu-rows"}
+    with pytest.raises(
+        RefusedKernelsError, match=r"@\w+ \(.*softmax|amax.*\).*\n +at .*test_gpu_executable.py:\d+.*: return F.softmax"
+    ):
+        compiler.compile(SelfAttention().eval(), (torch.randn(2, 5, 4),), options=options)
 
 
 def test_refusals_of_dynamic_sizes_lead_to_static_ones() -> None:
@@ -307,5 +408,7 @@ def test_other_devices_are_refused() -> None:
     device = argument_device([second, first], "cuda")
     assert device == torch.device("cuda:1")
     check_argument(0, "x", first, parse_type("f32[2]"), device)
+    with FakeTensorMode():
+        check_argument(2, "scale", torch.empty(()), parse_type("f32[]"), device)  # a number on the CPU
     with pytest.raises(ArgumentError, match=r"must be f32\[2\] on cuda:1, but is float32\[2\] on cpu"):
         check_argument(1, "y", second, parse_type("f32[2]"), device)

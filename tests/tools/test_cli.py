@@ -125,6 +125,59 @@ def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no/such.ir" in capsys.readouterr().err
 
 
+# schedules
+
+
+def test_opt_prints_and_takes_schedules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "double.ir").write_text(KERNEL)
+    command = ["opt", str(tmp_path / "double.ir"), "--target", "x86-64-v3"]
+    assert main([*command, "-p", "default", "--print-schedule"]) == 0
+    schedule = capsys.readouterr().out
+    assert schedule == "schedule @double {\n  vectorize %i by 8\n  tile %i by 32\n  peel\n  serial\n}\n"
+    (tmp_path / "double.txt").write_text(schedule)
+    assert main([*command, "-p", "default"]) == 0
+    scheduled = capsys.readouterr().out
+    assert main([*command, "--schedule", str(tmp_path / "double.txt"), "--verify", "--check"]) == 0
+    assert capsys.readouterr().out == scheduled
+
+
+def test_opt_schedules_kernels_of_a_graph(graph: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["opt", graph, "-p", "decompose,fuse", "--lower", "default", "--print-schedule"]
+    assert main(command) == 0
+    (tmp_path / "s.txt").write_text(edited := capsys.readouterr().out.replace("by 64", "by 32"))
+    assert main([*command, "--schedule", str(tmp_path / "s.txt")]) == 0
+    assert capsys.readouterr().out == edited
+
+
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        ("schedule @double { tile %j by 4 }", "schedule of @double, `tile %j by 4`: there is no loop %j; loops are %i"),
+        ("schedule @other { }", "there is no kernel @other; kernels are double"),
+        ("schedule @double { tilt %i by 4 }", "called tilt; did you mean tile"),
+    ],
+)
+def test_wrong_schedules_fail_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], schedule: str, says: str
+) -> None:
+    (tmp_path / "double.ir").write_text(KERNEL)
+    (tmp_path / "s.txt").write_text(schedule)
+    assert main(["opt", str(tmp_path / "double.ir"), "--schedule", str(tmp_path / "s.txt")]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_compile_and_run_with_a_schedule(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", str(program), "--print-ir", "schedules"]) == 0
+    name = capsys.readouterr().out.split()[1]
+    (tmp_path / "s.txt").write_text(f"schedule {name} {{\n  vectorize %i1 by 4\n  serial\n}}")
+    given = ["--schedule", str(tmp_path / "s.txt")]
+    assert main(["compile", str(program), "--print-ir", "scheduled", *given]) == 0
+    assert "lanes 4" in capsys.readouterr().out
+    assert main(["run", str(program), "-o", str(tmp_path / "out.pt"), *given]) == 0
+    exported = torch.export.load(program)
+    assert torch.allclose(torch.load(tmp_path / "out.pt"), exported.module()(*exported.example_inputs[0]), atol=1e-6)
+
+
 # programs
 
 

@@ -38,6 +38,18 @@ def test_kernels_are_timed_and_compared(
     assert "vector.ir" in printed
 
 
+def test_schedules_of_a_kernel_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # long names are folded
+    Path("one.txt").write_text("schedule @scale { vectorize %i by 16 }")
+    Path("four.txt").write_text("schedule @scale { vectorize %i by 16 tile %i by 64 }")
+    flags = ["--schedule", "one.txt", "--schedule", "four.txt", "--seconds", "0.01"]
+    assert main(["bench", *write(Path(), scalar=SCALAR), *flags]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("scalar.ir", "one.txt", "four.txt"))
+
+
 def test_a_wrong_kernel_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *write(tmp_path, scalar=SCALAR, wrong=WRONG), "--seconds", "0.01"]) == 1
     assert "wrong.ir is wrong: %y: 100 of 100 elements differ" in capsys.readouterr().err

@@ -30,7 +30,9 @@ BACKEND = Backend(
     name="llvm",
     targets=CPU_TARGETS,
     pipelines=Pipelines(
-        program=f"{PROGRAM_PASSES},{TILE_PASSES}", unfused_program=f"{UNFUSED_PROGRAM_PASSES},{TILE_PASSES}"
+        program=f"{PROGRAM_PASSES},{TILE_PASSES}",
+        unfused_program=f"{UNFUSED_PROGRAM_PASSES},{TILE_PASSES}",
+        legalization="peel,expand-math",
     ),
     printers={"llvm": emit_kernel, "assembly": print_assembly},
     host=host_target,

@@ -223,7 +223,7 @@ class TritonExprEmitter:
         """Return `e` and the precedence of its outermost operation."""
         match e:
             case Const():
-                return literal(e), ATOM_PRECEDENCE
+                return literal(e, typed=e.dtype == f64), ATOM_PRECEDENCE  # a number alone is f32 to Triton
             case Ref():
                 return self.align_axes(self.names[e.name], axes), ATOM_PRECEDENCE
             case IndexValue():
@@ -277,7 +277,8 @@ class TritonExprEmitter:
     def argument_text(self, call: PrimitiveCall, k: int, axes: Sequence[str], level: int = 0) -> str:
         """Return operand `k` of `call`.
 
-        A constant carries its dtype if no other operand implies it.  Comparisons of indices are written without casts.
+        A constant carries its dtype if no other operand of an infix operator implies it.  Comparisons of indices are written
+        without casts.
         """
         e = call.operands[k]
         if call.primitive in COMPARISONS and all(isinstance(x, (IndexValue, Const)) for x in call.operands):
@@ -285,6 +286,8 @@ class TritonExprEmitter:
         needs_dtype = all(isinstance(x, Const) or x.dtype != e.dtype for x in call.operands)
         if isinstance(e, Const) and (needs_dtype or TRITON_FUNCTIONS.get(call.primitive, "").startswith("libdevice")):
             return literal(e, typed=True)
+        if isinstance(e, Const) and call.primitive in INFIX_OPERATORS:
+            return literal(e)
         return self.expr_text(e, axes, level)
 
     def masked_text(self, e: Expr, axes: tuple[str, ...], own: Iterable[str], fill: Const) -> str:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from compiler.analysis.kernel_origin import KernelOrigin, merge_origins
 from compiler.codegen.triton.emit import emit_triton
-from compiler.codegen.triton.triton_names import TritonError
-from compiler.errors import DynamicShapeError
+from compiler.codegen.triton.triton_names import RefusedKernelsError, TritonError
+from compiler.errors import DynamicShapeError, UnsupportedOp
 from compiler.ir.tile.digest import kernel_digest
 from compiler.ir.tile.dynamic_sizes import program_dynamic_sizes
 from compiler.ir.tile.program import Program
 
 
-def emit_program(program: Program) -> dict[str, str]:
+def emit_program(program: Program, origins: Mapping[str, KernelOrigin] | None = None) -> dict[str, str]:
     """Return the source of every kernel by name; equal kernels share one.
 
-    Raises TritonError with all kernels that cannot be expressed, DynamicShapeError if static sizes may help.
+    Raises RefusedKernelsError with all kernels that cannot be expressed, and where they come from by `origins` of their nodes.
+    DynamicShapeError instead if static sizes may help.
     """
     sources: dict[str, str] = {}
     by_digest: dict[str, str] = {}
-    refusals: list[str] = []
+    refused: list[UnsupportedOp] = []
     for name, kernel in program.kernels.items():
         digest = kernel_digest(kernel)
         try:
@@ -25,14 +29,16 @@ def emit_program(program: Program) -> dict[str, str]:
                 by_digest[digest] = emit_triton(kernel)
             sources[name] = by_digest[digest]
         except TritonError as error:
-            refusals.append(f"  @{name}{kernel_origin(program, name)}: {error}")
-    if refusals:
-        error_type = DynamicShapeError if program_dynamic_sizes(program) else TritonError
-        raise error_type("\n".join([f"{len(refusals)} kernel(s) cannot be expressed in Triton:", *refusals]))
+            origin = kernel_origin(program, name, origins or {})
+            ops = f" ({', '.join(dict.fromkeys(origin.ops))})" if origin.ops else ""
+            refused.append(UnsupportedOp(f"@{name}{ops}", str(error), origin.place))
+    if refused:
+        problem = RefusedKernelsError(refused)
+        raise DynamicShapeError(str(problem)) if program_dynamic_sizes(program) else problem
     return sources
 
 
-def kernel_origin(program: Program, kernel: str) -> str:
-    """Return the nodes that a kernel computes, in words; "" if they are not known."""
-    nodes = dict.fromkeys(step.node for step in program.launches if step.kernel == kernel and step.node)
-    return f" (for {', '.join(nodes)})" if nodes else ""
+def kernel_origin(program: Program, kernel: str, origins: Mapping[str, KernelOrigin]) -> KernelOrigin:
+    """Return the origin of a kernel by those of the nodes that it is launched for; an empty one if they are not known."""
+    found = [origins[s.node] for s in program.launches if s.kernel == kernel and s.node in origins]
+    return merge_origins(found) if found else KernelOrigin()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from compiler.analysis.local_blocks import addressing_problem
+from compiler.ir.tile.kernel import Kernel
 from compiler.target import MATRIX_DTYPES, MatrixShape, MemorySpace, Target
 
 
@@ -16,6 +18,10 @@ class GPUTarget(Target):
     platform: str
     architecture: int | str
     warp_threads: int
+
+    def kernel_problem(self, kernel: Kernel) -> str:
+        """Return how a kernel addresses a local buffer, which is a block in registers."""
+        return addressing_problem(kernel)
 
     @property
     def device_type(self) -> str:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from keyword import kwlist
 
 import numpy as np
 
-from compiler.errors import TargetError
+from compiler.errors import TargetError, UnsupportedOp
 from compiler.ir.scalar import PRIMITIVES, Const
 from compiler.ir.types import DType, f32
 
 
 class TritonError(TargetError):
     """A kernel cannot be expressed in Triton; the message says why."""
+
+
+class RefusedKernelsError(TritonError):
+    """All kernels of a program that cannot be expressed in Triton, each with the reason and the user's line."""
+
+    def __init__(self, refused_kernels: Sequence[UnsupportedOp]) -> None:
+        self.refused_kernels = tuple(refused_kernels)
+        lines = [
+            f"{len(self.refused_kernels)} kernel(s) cannot be expressed in Triton:",
+            *map(str, self.refused_kernels),
+        ]
+        super().__init__("\n".join(lines))
 
 
 DTYPES: Mapping[str, tuple[str, str]] = {

@@ -85,7 +85,7 @@ def _read_kernel(c: Cursor) -> Kernel:
     return Kernel(name, tuple(p for p in params if p is not None), body, max_chunks)
 
 
-def _read_condition(c: Cursor) -> Dim:
+def read_condition(c: Cursor) -> Dim:
     """Read the condition `if a >= b` as the expression `a - b`, to be compared with 0."""
     _, lhs, _ = c.expect("if"), read_dim(c), c.expect(">=")
     return lhs - c.expect_integer()
@@ -136,9 +136,7 @@ def _read_statement(c: Cursor, scope: NameScope) -> Stmt:
         name = c.expect_kind("value", "a %name").text
         return BoundsCheck(name, *_read_bounds(c))
     if c.accept("prefetch"):
-        buffer, index = expect_name(c, scope.buffers, "buffer").text, read_dims(c)
-        level = c.expect_integer() if c.accept("level") else 1
-        return Prefetch(buffer, index, level, _read_reuse(c) if c.accept("reuse") else ANY_REUSE)
+        return read_prefetch(c, expect_name(c, scope.buffers, "buffer").text)
     if c.accept("copy_async"):
         return _read_async_copy(c, scope)
     if c.accept("wait"):
@@ -154,12 +152,18 @@ def _read_statement(c: Cursor, scope: NameScope) -> Stmt:
     return stmt
 
 
+def read_prefetch(c: Cursor, buffer: str) -> Prefetch:
+    """Read a prefetch of `buffer` behind its name."""
+    index, level = read_dims(c), c.expect_integer() if c.accept("level") else 1
+    return Prefetch(buffer, index, level, _read_reuse(c) if c.accept("reuse") else ANY_REUSE)
+
+
 def _read_store(c: Cursor, scope: NameScope) -> Store:
     at, value = c.next, read_expr(c, scope)
     c.expect(",")
     buffer = expect_name(c, scope.buffers, "buffer")
     index, dtype = read_dims(c), scope.buffers[buffer.text]
-    nontemporal = (_read_condition(c) if c.next_is("if") else 0) if c.accept("nontemporal") else None
+    nontemporal = (read_condition(c) if c.next_is("if") else 0) if c.accept("nontemporal") else None
     return Store(buffer.text, index, as_typed_expr(c, value, dtype, at), nontemporal)
 
 

@@ -79,6 +79,11 @@ def print_expr(e: Expr) -> str:
     return _KernelPrinter((), {}, all_names_bound=True).print_expr(e)
 
 
+def print_prefetch(s: Prefetch) -> str:
+    """Return a prefetch on one line, every variable with its `%`."""
+    return _KernelPrinter((), {}, all_names_bound=True).print_prefetch(s)
+
+
 class _KernelPrinter:
     """Prints statements and expressions in the context of a kernel: bound names, dtypes of buffers, fresh names."""
 
@@ -100,7 +105,7 @@ class _KernelPrinter:
         elif isinstance(s, Store):
             *lines, value = self.split_expr(s.value, self.buffers.get(s.buffer))
             yield from lines
-            condition = "" if s.nontemporal is None else f" nontemporal{_write_condition(s.nontemporal)}"
+            condition = "" if s.nontemporal is None else f" nontemporal{write_condition(s.nontemporal)}"
             yield f"store {value}, {self.print_element(s.buffer, s.index)}{condition}"
         elif isinstance(s, Local):
             space = f" in {s.space}" if s.space else ""
@@ -108,9 +113,7 @@ class _KernelPrinter:
         elif isinstance(s, BoundsCheck):
             yield f"check {format_value_name(s.name)} in {self.print_dim(s.low)}..{self.print_dim(s.high)}"
         elif isinstance(s, Prefetch):
-            level = f" level {s.level}" if s.level > 1 else ""
-            reuse = f" reuse {s.reuse_text}" if s.reuse != ANY_REUSE else ""
-            yield f"prefetch {self.print_element(s.buffer, s.index)}{level}{reuse}"
+            yield self.print_prefetch(s)
         elif isinstance(s, AsyncCopy):
             source, target = (self.print_element(name, index) for name, index, _ in s.boxes)
             yield f"copy_async {source} -> {target} size {', '.join(map(self.print_dim, s.sizes))}"
@@ -122,6 +125,11 @@ class _KernelPrinter:
             yield "\n".join([head, *map(indent, lines), "}"])
         else:
             yield self.print_reduce(s)
+
+    def print_prefetch(self, s: Prefetch) -> str:
+        level = f" level {s.level}" if s.level > 1 else ""
+        reuse = f" reuse {s.reuse_text}" if s.reuse != ANY_REUSE else ""
+        return f"prefetch {self.print_element(s.buffer, s.index)}{level}{reuse}"
 
     def print_reduce(self, s: Reduce) -> str:
         lines = [line for inner in s.body for line in self.print_stmt(inner)]
@@ -236,7 +244,7 @@ def _print_const(e: Const) -> str:
     return str(e.value).lower() if isinstance(e.value, bool) else repr(e.value)
 
 
-def _write_condition(condition: Dim) -> str:
+def write_condition(condition: Dim) -> str:
     """Return ` if a >= b` for the condition a - b >= 0 with b >= 0; an empty string for the constant 0."""
     b = max(0, -constant_term(condition))
     return f" if {condition + b} >= {b}" if condition != 0 else ""

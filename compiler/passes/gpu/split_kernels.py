@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.ir.tile.kernel import Block, BoundsCheck, For, Kernel, Let, Param, loaded_buffers, stored_buffers
+from compiler.ir.tile.kernel import (
+    Block,
+    BoundsCheck,
+    For,
+    Kernel,
+    Let,
+    Param,
+    Reduce,
+    Store,
+    loaded_buffers,
+    stored_buffers,
+)
 from compiler.ir.tile.program import Launch, Program, Step, expand_steps
 from compiler.ir.tile.uses import used_names
 from compiler.passes.base import Context, ProgramPass, register
@@ -14,7 +25,7 @@ from compiler.passes.base import Context, ProgramPass, register
 @register
 @dataclass(frozen=True)
 class SplitKernels(ProgramPass):
-    """Split a kernel into one kernel for each outermost loop.
+    """Split a kernel into one kernel for each outermost loop, and for each store beside them.
 
     kernel { parallel %i { ... }  parallel %j { ... } }  ->  kernel { parallel %i { ... } }  kernel { parallel %j { ... } }
 
@@ -47,29 +58,31 @@ class SplitKernels(ProgramPass):
 
 
 def split_kernel(kernel: Kernel) -> tuple[Kernel, ...]:
-    """Return the kernel, or one for each of its outermost loops."""
+    """Return the kernel, or one for each of its outermost loops and stores."""
     body, written = kernel.body, stored_buffers(kernel.body)
-    loops = [k for k, s in enumerate(body) if isinstance(s, For)]
-    between = [s for s in body if not isinstance(s, For)]
-    is_divisible = isinstance(body[-1], For) and all(isinstance(s, (Let, BoundsCheck)) for s in between)
+    writers = [k for k, s in enumerate(body) if isinstance(s, (For, Store))]
+    between = [s for s in body if not isinstance(s, (For, Store))]
+    is_divisible = isinstance(body[-1], (For, Store)) and all(
+        isinstance(s, (Let, Reduce, BoundsCheck)) for s in between
+    )
     has_parallel_loop = any(isinstance(s, For) and s.parallel for s in body)
-    if len(loops) < 2 or not has_parallel_loop or not is_divisible or loaded_buffers(tuple(between)) & written:
+    if len(writers) < 2 or not has_parallel_loop or not is_divisible or loaded_buffers(tuple(between)) & written:
         return (kernel,)
-    firsts = [0, *(k + 1 for k in loops)]
-    parts = (loop_with_bindings(body, first, k) for first, k in zip(firsts, loops, strict=False))
+    firsts = [0, *(k + 1 for k in writers)]
+    parts = (with_bindings(body, first, k) for first, k in zip(firsts, writers, strict=False))
     return tuple(
         Kernel(f"{kernel.name}_part{k}", used_params(kernel.params, part), part) for k, part in enumerate(parts)
     )
 
 
-def loop_with_bindings(body: Block, first: int, last: int) -> Block:
-    """Return loop `last` of a block after the checks from statement `first` on, and every binding that these use."""
+def with_bindings(body: Block, first: int, last: int) -> Block:
+    """Return statement `last` of a block after the checks from statement `first` on, and every binding that these use."""
     part: Block = (body[last],)
     used = used_names(body[last])
     for position in reversed(range(last)):
         stmt = body[position]
         is_own_check = isinstance(stmt, BoundsCheck) and position >= first
-        if is_own_check or (isinstance(stmt, Let) and stmt.name in used):
+        if is_own_check or (isinstance(stmt, (Let, Reduce)) and stmt.name in used):
             part, used = (stmt, *part), used | used_names(stmt)
     return part
 

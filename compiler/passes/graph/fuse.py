@@ -40,9 +40,12 @@ from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import constant_sources, is_widened
 from compiler.passes.remark import format_seconds
-from compiler.passes.tile.delinearize import without_guard
+from compiler.passes.tile.delinearize import Delinearize, without_guard
 from compiler.passes.tile.fuse_loops import FuseLoops
 from compiler.passes.tile.online_softmax import OnlineSoftmax
+
+UNFUSED = (Leaf, Opaque, TupleGet, Fused, Composite, Recurrence)
+"""Structures of nodes that become no kernel."""
 
 
 @dataclass(eq=False)
@@ -99,10 +102,12 @@ class GroupSearch:
         self.kernel_costs: dict[Hashable, int | str] = {}  # by structural key of a group
 
     def run(self) -> Graph:
+        fusible = [n for n in self.graph.nodes if not isinstance(n.structure, UNFUSED)]
+        if not fusible or not self.context.may_apply(self.options, "nodes become kernels", required=True, remark=False):
+            return self.graph
         outputs = set(self.graph.outputs)
-        for n in reversed(self.graph.nodes):
-            fusible = not isinstance(n.structure, (Leaf, Opaque, TupleGet, Fused, Composite, Recurrence))
-            if fusible and n not in self.groups_of_node:
+        for n in reversed(fusible):
+            if n not in self.groups_of_node:
                 self.assign_group(n, n in outputs)
         return self.rebuild()
 
@@ -302,7 +307,12 @@ class GroupSearch:
             kernel = self.context.lowered_kernels[key] = lower_kernel(body, "candidate", self.context.machine)
         except LoweringError as error:
             return str(error)
-        return self.profitability_veto(kernel, body) or kernel_cost(kernel, self.context.machine)
+        if problem := self.context.kernel_problem(kernel) or self.profitability_veto(kernel, body):
+            return problem
+        split = Delinearize().run(
+            kernel, Context(self.context.machine)
+        )  # no guards inside its sums, where that is possible
+        return kernel_cost(split, self.context.machine)
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:
         """Return True if a constant linear map of the group depends on one of its reductions, or vice versa."""

@@ -31,9 +31,10 @@ class Delinearize(TilePass):
     ->  parallel %i in 0..4 { reduce %t { x[%i + %t] * w[2*%t + 1] } }
         parallel %i in 0..4 { reduce %t { x[%i + %t + 1] * w[2*%t] } }
 
-    Applies to loops around a contraction, for views of its rows and transposed convolutions.  The latter become one
-    convolution per remainder, without products with zeros.  The body is copied for each remainder, at most `max_copies`
-    times in all, only if a loop over the remainders would leave divisions.
+    Applies to loops around a contraction, for views of its rows, groups of channels and transposed convolutions.  The latter
+    become one convolution per remainder, without products with zeros.  The body is copied for each remainder, at most
+    `max_copies` times in all, only if a loop over the remainders would leave divisions.  Elements of the innermost loop stay
+    neighbours in whole vectors.
     """
 
     name = "delinearize"
@@ -41,14 +42,16 @@ class Delinearize(TilePass):
     max_copies: int = 64
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        if not any(is_contraction(without_guard(s)) for f in perfect_nest(ir.body)[-1:] for s in f.body):
+        if not any(is_contraction(without_guard(s)) for s in tile.walk(ir.body)):
             return ir
         fresh, bodies, lanes = NameSupply(ir), [ir.body], context.machine.lanes(32)
         while True:
-            loop = next((f for f in perfect_nest(bodies[0]) if loop_divisor(f, lanes)), None)
+            nest = perfect_nest(bodies[0])
+            divisors = ((f, loop_divisor(f, lanes if f is nest[-1] else 1)) for f in nest)
+            loop, n = next(((f, n) for f, n in divisors if n), (None, 0))
             if loop is None:
                 break
-            n, v = loop_divisor(loop, lanes), loop.range.var
+            v = loop.range.var
             inner = fresh(f"{v}.remainder")
             split_bodies = [split for body in bodies if (split := without_divisions(body, v, n, inner))]
             divides = len(split_bodies) < len(bodies)
@@ -68,14 +71,14 @@ def without_guard(stmt: Stmt) -> Stmt:
     return stmt
 
 
-def loop_divisor(loop: For, lanes: int) -> int:
-    """Return the only divisor of the loop's index in loads, of `%`, or of `//` by multiples of `lanes`; else 0."""
+def loop_divisor(loop: For, unit: int = 1) -> int:
+    """Return the only divisor of the loop's index in loads, of `%`, or of `//` by a multiple of `unit`; else 0."""
     r = loop.range
     if not loop.parallel or r.lo != 0 or variables(r.hi):
         return 0
     indices = [d for e in tile.loads(loop.body) for d in e.index]
     divisors = {n for d in indices for n in index_divisors(d, r.var, Mod)}
-    divisors |= {n for d in indices for n in index_divisors(d, r.var, FloorDiv) if n % lanes == 0}
+    divisors |= {n for d in indices for n in index_divisors(d, r.var, FloorDiv) if n % unit == 0}
     return divisors.pop() if len(divisors) == 1 else 0
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from compiler.cost.estimates import estimated_ops, symbolic_ops
 from compiler.ir.symbolic.index_expr import Dim, interval, product
-from compiler.ir.tile.kernel import Block, For, Kernel, Stmt, dim_hint
+from compiler.ir.tile.kernel import Block, For, Kernel, Stmt, dim_hint, walk
 from compiler.ir.tile.loop_nest import perfect_parallel_nest, trip_count
 from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.passes.base import Context, TilePass, from_machine, register
@@ -35,7 +35,7 @@ class Parallelize(TilePass):
         least, most = interval(dynamic_ops, {}) or (total, total)
         if most < self.grain_size:
             context.missed(self, f"{total} operations: below grain size")
-            return ir.with_body(serialize(ir.body))
+            return self.serial(ir, context)
         min_steps = self.steps_per_thread * context.machine.threads
         serial = ir.with_body(tuple(s for s in ir.body if not (isinstance(s, For) and s.parallel)))
         serial_ops = estimated_ops(serial, context.machine)
@@ -45,7 +45,7 @@ class Parallelize(TilePass):
             or 2 * serial_ops > total
             or not context.may_apply(self, message, remark=least < self.grain_size)
         ):
-            return ir.with_body(serialize(ir.body))
+            return self.serial(ir, context)
         if total < 16 * self.grain_size:
             context.propose(self, replace(self, grain_size=most + 1))
         context.propose(self, replace(self, steps_per_thread=max(1, self.steps_per_thread // 4)))
@@ -54,6 +54,13 @@ class Parallelize(TilePass):
             self.keep_parallel(s, min_steps, work_ratio) if isinstance(s, For) and s.parallel else s for s in ir.body
         )
         return replace(ir, body=body, max_chunks=self.max_chunks(body, dynamic_ops))
+
+    def serial(self, ir: Kernel, context: Context) -> Kernel:
+        """Return the kernel with serial loops only."""
+        if not any(isinstance(s, For) and s.parallel for s in walk(ir.body)):
+            return ir
+        allowed = context.may_apply(self, "loops become serial", required=True, remark=False)
+        return ir.with_body(serialize(ir.body)) if allowed else ir
 
     def max_chunks(self, body: Block, ops: Dim) -> Dim | None:
         """Return how often half of `grain_size` fits into `ops` operations; None if there are not so many iterations."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from compiler.ir.graph.graph import Graph
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.graph_printer import print_graph
-from compiler.testing.fuzz.check import CONFIGURATIONS, CheckOutcome, Failure, check_graph
+from compiler.testing.fuzz.check import CONFIGURATIONS, KNOWN_CONFIGURATIONS, CheckOutcome, Failure, check_graph
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,13 @@ class FuzzCase:
 
     def check(self) -> CheckOutcome:
         """Run the case; configurations that this machine lacks are skipped."""
-        available = [CONFIGURATIONS[c] for c in self.configurations if c in CONFIGURATIONS]
+        known = [KNOWN_CONFIGURATIONS[c] for c in self.configurations if c in KNOWN_CONFIGURATIONS]
+        available = [c for c in known if not c.missing_features]
         return check_graph(self.graph, self.seed, available or tuple(CONFIGURATIONS.values()))
 
     def with_failure(self, failure: Failure) -> FuzzCase:
         """Return the case with the configuration and the message of `failure`."""
-        names = (failure.configuration,) if failure.configuration in CONFIGURATIONS else self.configurations
+        names = (failure.configuration,) if failure.configuration in KNOWN_CONFIGURATIONS else self.configurations
         return FuzzCase(self.graph, self.seed, names, str(failure).split("\n")[0][:200])
 
     def __str__(self) -> str:

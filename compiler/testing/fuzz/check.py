@@ -10,12 +10,13 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from compiler.codegen.backend import GRAPH_PASSES
+from compiler.codegen.backend import GRAPH_PASSES, target_by_name
 from compiler.codegen.llvm.backend import PROGRAM_PASSES, TILE_PASSES
 from compiler.codegen.llvm.targets import CPU_TARGETS
+from compiler.codegen.triton.targets import GPU_TARGETS
 from compiler.driver.compiled_graph import CompiledGraph
 from compiler.driver.specialization import SIZE_BUCKETS
-from compiler.errors import DynamicShapeError
+from compiler.errors import DynamicShapeError, TargetError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.random_inputs import small_symbol_values
 from compiler.ir.interpret.size_sampling import interpreted_statements
@@ -60,6 +61,11 @@ class Configuration:
     threads: int = 1
     interpreted: bool = False
     size_hint: int = DEFAULT_SIZE_HINT
+
+    @property
+    def missing_features(self) -> str:
+        """What this machine lacks to run the configuration, in words; empty if it can run it."""
+        return target_by_name(self.options.target).missing_features()
 
 
 class PreparedGraph:
@@ -127,7 +133,24 @@ def _make_configurations() -> dict[str, Configuration]:
 
 
 CONFIGURATIONS = _make_configurations()
-"""All configurations by name; "fused" is the default one, verified after every pass."""
+"""All configurations for CPUs by name; "fused" is the default one, verified after every pass."""
+
+
+def _make_gpu_configurations() -> dict[str, Configuration]:
+    result = []
+    for name in GPU_TARGETS:
+        plain = Options(cache="", verify=True, target=name)
+        aggressive = plain.with_(graph_passes=make_aggressive(GRAPH_PASSES))
+        result += [Configuration(f"fused {name}", plain), Configuration(f"unfused {name}", plain.with_(fuse=False))]
+        result += [Configuration(f"aggressive {name}", aggressive)]
+    return {c.name: c for c in result}
+
+
+GPU_CONFIGURATIONS = _make_gpu_configurations()
+"""Configurations for GPUs by name; they run where the GPU is, or in Triton's interpreter."""
+
+KNOWN_CONFIGURATIONS = CONFIGURATIONS | GPU_CONFIGURATIONS
+"""All of them by name."""
 
 
 @dataclass(frozen=True)
@@ -168,11 +191,17 @@ class CheckOutcome:
     checked_elements: int = 0
 
 
-def configuration_for_seed(seed: int) -> Configuration:
+def configuration_for_seed(seed: int, target: str = "host") -> Configuration:
     """Return the configuration for `seed`: "fused" and "aggressive" in turn for even seeds, the others in turn for odd ones.
 
-    Many graphs in one configuration each find more failures in the same time than half as many in two.
+    Those of a given `target` take turns; TargetError without any.  Many graphs in one configuration each find more failures in the
+    same time than half as many in two.
     """
+    if target != "host":
+        own = [c for c in KNOWN_CONFIGURATIONS.values() if c.options.target == target_by_name(target).name]
+        if not own:
+            raise TargetError(f"no configuration runs code for {target} here")
+        return own[seed % len(own)]
     frequent = [CONFIGURATIONS["fused"], CONFIGURATIONS["aggressive"]]
     others = [c for c in CONFIGURATIONS.values() if c not in frequent]
     return others[seed // 2 % len(others)] if seed % 2 else frequent[seed // 2 % 2]

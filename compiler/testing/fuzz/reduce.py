@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,12 +16,16 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, REQUIRED, Node, constant_node, input_node
 from compiler.ir.graph.structure import Leaf
 from compiler.ir.interpret.random_inputs import small_symbol_values
+from compiler.ir.tile.kernel import Kernel
+from compiler.ir.tile.program import Program
 from compiler.ir.types import DTYPES, TensorType
 from compiler.ir.verify.graph import verify_graph
 from compiler.testing.fuzz.case_file import FuzzCase, check_text
 from compiler.testing.fuzz.check import Failure
 from compiler.testing.fuzz.op_calls import BUILD_ERRORS, substitute_in_list
 from compiler.testing.fuzz.workers import map_in_processes
+
+IR = TypeVar("IR", Graph, Kernel, Program)
 
 FailurePredicate = Callable[[FuzzCase], bool]
 """Returns True if a case still fails alike."""
@@ -35,18 +39,23 @@ def reduce(case: FuzzCase, still_fails: FailurePredicate | None = None, limit: i
             return case
         case = case.with_failure(failure)
         still_fails = lambda c: failure.matches(run_in_subprocess(c))  # noqa: E731
+    fails = still_fails
+    return replace(case, graph=shrink(case.graph, simplifications, lambda g: fails(replace(case, graph=g)), limit))
+
+
+def shrink(ir: IR, simplify: Callable[[IR], Iterator[IR]], still_fails: Callable[[IR], bool], limit: int) -> IR:
+    """Return the smallest IR found that still fails, after at most `limit` tries; `simplify` yields simpler IR."""
     tries = 0
     while True:
-        for simpler in simplifications(case.graph):
+        for simpler in simplify(ir):
             tries += 1
             if tries > limit:
-                return case
-            smaller = replace(case, graph=simpler)
-            if still_fails(smaller):
-                case = smaller
+                return ir
+            if still_fails(simpler):
+                ir = simpler
                 break
         else:
-            return case
+            return ir
 
 
 def run_in_subprocess(case: FuzzCase) -> Failure | None:

@@ -10,7 +10,7 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from compiler.testing.fuzz.check import Failure
@@ -25,11 +25,12 @@ R = TypeVar("R")
 class Worker:
     """A process that calls `function` on each item it receives."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["compiler.testing.fuzz.check", "compiler.testing.fuzz.generate"])
+    def __init__(self, function: Callable[[Any], Any], forks: bool = False) -> None:
+        context: Any = multiprocessing.get_context("fork" if forks else "forkserver")
+        if not forks:
+            context.set_forkserver_preload(["compiler.testing.fuzz.check", "compiler.testing.fuzz.generate"])
         self.connection, theirs = context.Pipe()
-        self.process: ForkServerProcess = context.Process(target=run_worker, args=(theirs, function), daemon=True)
+        self.process: BaseProcess = context.Process(target=run_worker, args=(theirs, function), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -69,14 +70,17 @@ def run_worker(connection: Connection, function: Callable[[Any], Any]) -> None:
 
 
 def map_in_processes(
-    function: Callable[[T], R], work_items: Iterable[T], num_workers: int = 1
+    function: Callable[[T], R], work_items: Iterable[T], num_workers: int = 1, *, forks: bool = False
 ) -> Iterator[tuple[T, R | Failure]]:
-    """Yield each item with the result of `function`, or with a Failure if its process died, in order of completion."""
+    """Yield each item with the result of `function`, or with a Failure if its process died, in order of completion.
+
+    With `forks`, workers are copies of this process, which must not have run native code on several threads.
+    """
     pending, busy = iter(work_items), dict[Connection, tuple[Worker, T]]()
 
     def start(worker: Worker | None) -> None:
         for item in pending:
-            worker = worker or Worker(function)
+            worker = worker or Worker(function, forks)
             worker.connection.send(item)
             busy[worker.connection] = worker, item
             return

@@ -407,3 +407,14 @@ def test_rereads_operands_within_the_bound() -> None:
           return %y }""",
         special=False,
     )
+
+
+def test_a_sum_with_guards_is_no_part_of_another_sum() -> None:
+    """A transposed convolution alone is one convolution per remainder; inside a mean, each product would be tested."""
+    up = """%c = conv_phases %x, %w {stride=[2, 2], start=[0, 0], size=[32, 32]}"""
+    head = "graph(%x: f32[1, 16, 18, 18], %w: f32[16, 32, 3, 3])"
+    text = f"{head} {{ {up}  %m = sum %c {{dims=[2, 3]}}  return %m }}"
+    assert kernels(text) == [["conv_phases"], ["sum"]]
+    assert any("would cost" in r for r in refusals(text))
+    softmax = "%m = amax %c {dims=[1], keepdim=true}  %s = sub %c, %m"
+    assert kernels(f"{head} {{ {up}  {softmax}  return %s }}") == [["conv_phases", "amax", "sub"]]

@@ -73,7 +73,40 @@ def test_every_dimension_is_taken_apart() -> None:
     assert isinstance(made, Kernel)
 
 
+def test_groups_of_channels_become_a_loop() -> None:
+    """So that the channels of a group are the rows of a tile."""
+    check_pass(
+        "delinearize",
+        before="""kernel @grouped(in %x: f32[4, 5], in %w: f32[6, 2], out %y: f32[6, 5]) {
+          parallel %i in 0..6 { parallel %j in 0..5 {
+            %s = reduce add %k in 0..2 { yield %x[(%i//3)*2 + %k, %j] * %w[%i, %k] } store %s, %y[%i, %j] } } }""",
+        after="""kernel @grouped(in %x: f32[4, 5], in %w: f32[6, 2], out %y: f32[6, 5]) {
+          parallel %i in 0..2 { parallel %c in 0..3 { parallel %j in 0..5 {
+            %s = reduce add %k in 0..2 { yield %x[%i*2 + %k, %j] * %w[%i*3 + %c, %k] }
+            store %s, %y[%i*3 + %c, %j] } } } }""",
+        remark="%i split by 3",
+    )
+
+
+def test_a_contraction_in_a_row_of_its_consumer() -> None:
+    """Loops around the row are split, so that it has no guards or divisions."""
+    row = """{{ local %row: f32[3]
+      for %c in 0..3 {{ %s = reduce add %t in 0..2 {{ yield %x[{x}] * %w[%c, {w}] }} store %s, %row[%c] }}
+      %m = reduce max %d in 0..3 {{ yield %row[%d] }}
+      for %c in 0..3 {{ store %row[%c] - %m, %y[%c, {y}] }} }}"""
+    head = "kernel @rows(in %x: f32[7], in %w: f32[3, 4], out %y: f32[3, 8])"
+    whole = row.format(x="(%i + 1)//2 + %t", w="(%i + 1)%2 + 2*%t", y="%i")
+    parts = [row.format(x="%i + %t", w="2*%t + 1", y="2*%i"), row.format(x="%i + %t + 1", w="2*%t", y="2*%i + 1")]
+    check_pass(
+        "delinearize",
+        before=f"{head} {{ parallel %i in 0..8 {whole} }}",
+        after=f"{head} {{ {' '.join(f'parallel %i in 0..4 {part}' for part in parts)} }}",
+    )
+
+
 STAY = {
+    "neighbours of the innermost loop": """kernel @k(in %x: f32[3, 2], in %w: f32[2, 9], out %y: f32[9]) {
+        parallel %i in 0..9 { %s = reduce add %k in 0..2 { yield %x[%i//3, %k] * %w[%k, %i] } store %s, %y[%i] } }""",
     "no contraction": """kernel @k(in %x: f32[4, 2], out %y: f32[8]) {
         parallel %i in 0..8 { store %x[%i//2, %i%2], %y[%i] } }""",
     "serial loops": ROWS.replace("parallel", "for"),

@@ -1,0 +1,197 @@
+"""Data of the page: what Python computes when it is saved, as plain values that become JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from compiler.report.explore.layering import Box
+from compiler.report.explore.line_delta import Hunk
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """Lines of a file of the user's program; the first one has the number `first`."""
+
+    name: str
+    first: int
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Computed node of the imported graph: the number of its source file (-1: none), its line there and its module."""
+
+    name: str
+    op: str
+    type: str
+    file: int
+    line: int
+    module: str
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One rewrite inside a pass: what it says, what it is about, and how the text changes."""
+
+    message: str
+    about: str
+    origins: list[int]
+    delta: list[Hunk]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A pass with its options: how it changes the text before it, and the drawing of the graph after it (-1: unchanged).
+
+    `effect` is the first sentence of its description.  `omitted` says which rewrites are left out, and why.
+    """
+
+    name: str
+    text: str
+    effect: str
+    seconds: float
+    delta: list[Hunk]
+    rewrites: list[Rewrite] = field(default_factory=list)
+    omitted: str = ""
+    drawing: int = -1
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A text, and the passes that change it one after the other."""
+
+    text: list[str]
+    steps: list[Step]
+
+
+@dataclass(frozen=True)
+class DrawnNode:
+    """A node of a drawing: `inputs` are ids of nodes, `constants` the names and types of constant operands."""
+
+    id: str
+    op: str
+    type: str
+    origins: list[int]
+    inputs: list[str]
+    constants: list[str]
+    kernel: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A graph in boxes: numbers of `Way.nodes`, and the root of the boxes, whose nodes count from 0 in this list."""
+
+    nodes: list[int]
+    root: Box
+
+
+@dataclass(frozen=True)
+class PageRemark:
+    """Remark of a pass, `times` over; `lost` in seconds."""
+
+    pass_name: str
+    kind: str
+    message: str
+    subject: str
+    where: str
+    times: int
+    lost: float
+    origins: list[int]
+
+
+@dataclass(frozen=True)
+class PageAlternative:
+    """A decision that might have gone another way, with the predicted seconds of a launch (None: not known)."""
+
+    change: str
+    predicted: float | None
+
+
+@dataclass(frozen=True)
+class PageKernel:
+    """A kernel, or a call into PyTorch: work and seconds of one call of the program (None: not known), and how it was made.
+
+    `code` is the text of each stage of code generation.
+    """
+
+    name: str
+    ops: str = ""
+    where: str = ""
+    dtypes: str = ""
+    launches: int = 0
+    flops: int = 0
+    bytes: int = 0
+    predicted: float | None = None
+    roofline: float | None = None
+    seconds: float | None = None
+    origins: list[int] = field(default_factory=list)
+    remarks: list[PageRemark] = field(default_factory=list)
+    alternatives: list[PageAlternative] = field(default_factory=list)
+    tile: Steps = Steps([], [])
+    code: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MemoryBlock:
+    """A buffer of the workspace: offset and size in bytes, alive from step `first` to step `last`."""
+
+    name: str
+    type: str
+    offset: int
+    size: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """The workspace of one call in bytes, and the steps of the program as text."""
+
+    size: int
+    size_without_reuse: int
+    steps: list[str]
+    blocks: list[MemoryBlock]
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Peak rates of a machine: operations in a second by dtype, bytes in a second by memory; and where the numbers come from."""
+
+    origin: str
+    flops: Mapping[str, float]
+    bytes: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to compile the model: passes over graphs, passes over programs, kernels; `error` says why it stopped."""
+
+    name: str
+    target: str
+    graph: Steps
+    program: Steps = Steps([], [])
+    nodes: list[DrawnNode] = field(default_factory=list)
+    drawings: list[Drawing] = field(default_factory=list)
+    kernels: list[PageKernel] = field(default_factory=list)
+    remarks: list[PageRemark] = field(default_factory=list)
+    memory: MemoryMap | None = None
+    trace: Sequence[Mapping[str, Any]] = ()
+    ceilings: Ceilings | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    seconds: float | None = None
+    predicted: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """The page: the user's program, and each way to compile it."""
+
+    title: str
+    version: str
+    sources: list[SourceFile]
+    origins: list[Origin]
+    ways: list[Way]

@@ -1,0 +1,91 @@
+"""Recording of a compilation: the IR before and after each pass, as far as it comes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from compiler.codegen.backend import target_by_name
+from compiler.codegen.llvm.targets import CPUTarget
+from compiler.driver.variant import scheduler
+from compiler.errors import TilewrightError
+from compiler.ir.graph.graph import Graph
+from compiler.ir.text.ir_text import AnyIR
+from compiler.ir.tile.kernel import Kernel
+from compiler.options import Options
+from compiler.passes.base import Alternative, Context, Pass
+from compiler.passes.manager import PassInstrument, run_pipeline
+from compiler.passes.remark import Remark
+from compiler.pipeline import Stages, lower_and_schedule
+from compiler.report.explore.origins import OriginTable
+from compiler.target import Target
+
+
+@dataclass(frozen=True)
+class PassRun:
+    """One run of a pass: its input and result (None if it failed), the alternatives that it proposed, and its rewrites."""
+
+    pass_: Pass[Any]
+    before: AnyIR
+    after: AnyIR | None = None
+    seconds: float = 0.0
+    alternatives: tuple[Alternative, ...] = ()
+    rewrites: tuple[Remark, ...] = ()
+
+
+@dataclass
+class PassRecorder(PassInstrument):
+    """Record every run of a pass, in order."""
+
+    runs: list[PassRun] = field(default_factory=list)
+    context: Context = field(default_factory=Context)
+    _known: tuple[int, int] = (0, 0)
+
+    def before_pass(self, pass_: Pass[Any], ir: AnyIR, context: Context) -> None:
+        self.context, self._known = context, (len(context.alternatives), len(context.rewrites))
+        self.runs.append(PassRun(pass_, ir))
+
+    def after_pass(self, pass_: Pass[Any], old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+        proposed, made = self._known
+        alternatives, rewrites = context.alternatives[proposed:], context.rewrites[made:]
+        self.runs[-1] = PassRun(pass_, old, new, seconds, tuple(alternatives), tuple(rewrites))
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Runs of passes over a graph with traced origins; `stages` is None and `error` says why if one failed."""
+
+    graph: Graph
+    target: Target
+    runs: tuple[PassRun, ...]
+    context: Context
+    stages: Stages | None = None
+    error: TilewrightError | None = None
+
+    def runs_over(self, kind: type[AnyIR]) -> list[PassRun]:
+        """Return the runs over graphs, programs, or kernels."""
+        return [r for r in self.runs if isinstance(r.before, kind)]
+
+    def kernel_runs(self) -> dict[str, list[PassRun]]:
+        """Return the runs over each kernel by its name."""
+        runs: dict[str, list[PassRun]] = {}
+        for r in self.runs_over(Kernel):
+            runs.setdefault(r.before.name, []).append(r)
+        return runs
+
+
+def record(graph: Graph, options: Options, origins: OriginTable, part: int = 0) -> Recording:
+    """Run all passes over `graph` as a compilation does, and record them; TargetError for an unknown target.
+
+    `origins` takes the nodes of the graph, which is this `part` of a program.
+    """
+    target = target_by_name(options.target, options.machine)
+    traced = origins.trace(graph, part)
+    recorder, error = PassRecorder(), None
+    stages: Stages | None = None
+    schedule = scheduler(target, options) if isinstance(target, CPUTarget) else run_pipeline
+    try:
+        stages = lower_and_schedule(traced, options, [recorder], schedule)
+    except TilewrightError as stopped:
+        error = stopped
+    return Recording(traced, target, tuple(recorder.runs), recorder.context, stages, error)

@@ -1,0 +1,30 @@
+"""Ceilings of the roofline: the peak rates of a machine, from its description."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compiler.codegen.llvm.targets import CPUTarget
+from compiler.options import Options
+from compiler.report.explore.page_data import Ceilings
+from compiler.runtime.threads import prepare_call
+from compiler.target import Target
+
+
+def ceilings_of(target: Target, options: Options) -> Ceilings | None:
+    """Return the ceilings of all threads of a CPU; None where the machine is not described."""
+    machine = target.machine
+    if machine is None or not isinstance(target, CPUTarget):
+        return None
+    threads = prepare_call()
+    cycles = machine.frequency * threads
+    vectors = 2 * machine.fma_per_cycle * cycles
+    flops = {"f64": vectors * machine.lanes(64), "f32": vectors * machine.lanes(32)}
+    flops |= {f"{s.lhs} x {s.rhs}": s.k * vectors * machine.lanes(32) for s in target.matrix_shapes if s.k > 1}
+    levels = {"L1": machine.l1, "L2": machine.l2, "L3": machine.l3}
+    bandwidths = {name: machine.bytes_per_cycle(size) * cycles for name, size in levels.items()}
+    bandwidths["memory"] = bandwidths["L3"] / machine.memory_slowdown
+    known = (
+        f"measured by calibrate, {Path(options.machine).name}" if options.machine else f"as described for {target.name}"
+    )
+    return Ceilings(f"{known}, {threads} thread{'s' * (threads > 1)}", flops, bandwidths)

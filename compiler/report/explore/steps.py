@@ -1,0 +1,77 @@
+"""Steps of a compilation: what each pass changes in the text of its IR, and each rewrite inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from compiler.cost.kernel_time import predicted_seconds
+from compiler.cost.machine import Machine
+from compiler.ir.graph.graph import Graph
+from compiler.ir.tile.digest import kernel_digest
+from compiler.ir.tile.kernel import Kernel
+from compiler.passes.base import Context
+from compiler.passes.manager import run_passes
+from compiler.report.explore.drawing import DrawingBuilder
+from compiler.report.explore.line_delta import line_delta
+from compiler.report.explore.page_data import PageAlternative, Step, Steps
+from compiler.report.explore.recording import PassRun, Recording
+from compiler.report.explore.rewrites import printed_lines, rewrites_of
+from compiler.runtime.profile import sharing_threads
+
+MAX_ALTERNATIVES = 12
+"""Most alternatives of a kernel that are predicted."""
+
+
+def steps_of(
+    runs: Sequence[PassRun],
+    context: Context,
+    drawings: DrawingBuilder | None = None,
+    kernels: Mapping[str, str] | None = None,
+) -> Steps:
+    """Return the text before the first of `runs` and the changes that each makes; `drawings` draws the graph after each.
+
+    `context` is that of the recorded compilation, `kernels` names the kernel of a node.
+    """
+    if not runs:
+        return Steps([], [])
+    text = first = printed_lines(runs[0].before)
+    steps = list[Step]()
+    for run in runs:
+        new = text if run.after is None or run.after is run.before else printed_lines(run.after)
+        delta = line_delta(text, new)
+        drawn = (
+            drawings.draw_step(run.after, kernels or {}) if drawings and delta and isinstance(run.after, Graph) else -1
+        )
+        effect = (type(run.pass_).__doc__ or "").strip().split("\n")[0]
+        rewrites = rewrites_of(run, context) if delta else ([], "")
+        failed = run.after is None
+        steps.append(Step(run.pass_.name, str(run.pass_), effect, run.seconds, delta, *rewrites, drawn, failed))
+        text = new
+    return Steps(first, steps)
+
+
+def predicted_alternatives(runs: Sequence[PassRun], recording: Recording, machine: Machine) -> list[PageAlternative]:
+    """Return the alternatives that passes over one kernel proposed, with the time of the kernel that each leads to."""
+    found = list[PageAlternative]()
+    passes = [r.pass_ for r in runs]
+    final = runs[-1].after if runs else None
+    known = {kernel_digest(final)} if isinstance(final, Kernel) else set[str]()
+    proposals = [(k, a) for k, r in enumerate(runs) for a in r.alternatives]
+    for k, a in proposals[:MAX_ALTERNATIVES]:
+        change = str(a.replacement) if a.replacement else f"without {a.pass_.name}"
+        pipeline = (*([a.replacement] if a.replacement else []), *passes[k + 1 :])
+        before = runs[k].before
+        assert isinstance(before, Kernel)
+        context = Context.for_target(recording.target)
+        context.repeated_kernels = recording.context.repeated_kernels
+        kernel = run_passes(before, pipeline, context)
+        if kernel_digest(kernel) not in known:
+            known.add(kernel_digest(kernel))
+            found.append(PageAlternative(change, launch_seconds(kernel, machine)))
+    omitted = len(proposals) - MAX_ALTERNATIVES
+    return [*found, *([PageAlternative(f"{omitted} more, not predicted", None)] if omitted > 0 else [])]
+
+
+def launch_seconds(kernel: Kernel, machine: Machine) -> float:
+    """Return the predicted seconds of a launch of a kernel."""
+    return predicted_seconds(kernel, machine) / sharing_threads(kernel)

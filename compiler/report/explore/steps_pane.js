@@ -1,0 +1,66 @@
+// The passes of a way as a list, with what each changed; rewrites stand below the pass that is shown.
+
+import { el, time } from "./dom.js";
+import { deltaSize } from "./data.js";
+
+/** @type {["graph", "program", "tile"]} */
+const LISTS = ["graph", "program", "tile"];
+const TITLES = { graph: "Graph passes", program: "Program passes", tile: "Tile passes" };
+
+export class StepsPane {
+  /** @param {import("./store.js").Store} store @param {number} number of the way */
+  constructor(store, number) {
+    this.store = store;
+    this.number = number;
+    this.body = el("div", { class: "list" });
+    this.onlyChanges = el("input", { type: "checkbox", checked: true, change: () => {
+      store.onlyChanges = this.onlyChanges.checked;
+      store.emit("ways");
+    } });
+    this.element = el("section", { class: "pane steps" },
+      el("h2", {}, el("span", { class: "title" }, "Passes"), el("label", { class: "extra" }, this.onlyChanges, " changes only")), this.body);
+  }
+
+  draw() {
+    const { store, number } = this, position = store.positions[number];
+    const scrolled = this.body.scrollTop;
+    this.onlyChanges.checked = store.onlyChanges;
+    this.body.replaceChildren(...LISTS.flatMap((list) => {
+      const { steps } = store.stepsOf(number, list);
+      if (!steps.length && list !== "graph") return [];
+      const title = TITLES[list] + (list === "tile" && position.kernel ? ` of @${position.kernel.name}` : "");
+      const rows = steps.map((step, k) => this.row(list, step, k + 1, position)).filter(Boolean);
+      return [el("h3", {}, title), this.first(list, position), ...rows];
+    }));
+    this.body.scrollTop = scrolled;
+    const current = this.body.querySelector(".current[aria-current=step]");
+    if (current) current.scrollIntoView({ block: "nearest" });
+  }
+
+  first(list, position) {
+    const names = { graph: "imported", program: "lowered", tile: "before all" };
+    return this.button(list, 0, 0, position, [el("span", { class: "name" }, names[list])], "the IR before the first pass");
+  }
+
+  row(list, step, k, position) {
+    const [added, removed] = deltaSize(step.delta), isCurrent = position[list][0] === k;
+    if (!this.store.isListed(step) && !isCurrent) return null;
+    const size = step.delta.length ? el("span", { class: "size" }, el("b", { class: "plus" }, `+${added}`), " ", el("b", { class: "minus" }, `−${removed}`)) : null;
+    const label = [el("span", { class: "name" }, step.name), step.failed ? el("b", { class: "failed" }, " failed") : size];
+    const title = `${step.text}\n${step.effect}\n${time(step.seconds)}`;
+    const row = this.button(list, k, 0, position, label, title, step.delta.length || step.failed ? "" : "idle");
+    if (!isCurrent || !(step.rewrites.length || step.omitted)) return row;
+    const rewrites = step.rewrites.map((r, i) =>
+      this.button(list, k, i + 1, position, [`${i + 1}. ${r.message}`, r.about ? el("code", {}, ` ${r.about}`) : null], r.message, "rewrite"));
+    return el("div", {}, row, rewrites, step.omitted && el("p", { class: "dim" }, step.omitted));
+  }
+
+  button(list, step, rewrite, position, label, title, kind = "") {
+    const isHere = position[list][0] === step && position[list][1] === rewrite;
+    const isActive = isHere && position.list === list && this.store.active === this.number;
+    return el("button", {
+      class: `step ${kind}${isHere ? " current" : ""}${isActive ? " active" : ""}`, title, "aria-current": isActive ? "step" : null,
+      click: () => this.store.goTo(this.number, list, step, rewrite),
+    }, ...label);
+  }
+}

@@ -1,0 +1,262 @@
+"""What is bisected: IR, its passes, inputs and expected results, and the ways to run what passes make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+
+from compiler.codegen.backend import target_by_name
+from compiler.codegen.llvm.targets import CPUTarget
+from compiler.driver.specialization import SIZE_BUCKETS
+from compiler.errors import TilewrightError
+from compiler.ir.graph.graph import Graph
+from compiler.ir.interpret.graph import interpret
+from compiler.ir.interpret.random_inputs import Array, random_inputs, small_symbol_values
+from compiler.ir.interpret.size_sampling import interpreted_statements, sample_sizes
+from compiler.ir.interpret.tile import KernelRunner, run_kernel
+from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, choose_size_hint
+from compiler.ir.symbolic.index_expr import dynamic_size
+from compiler.ir.text.ir_text import AnyIR
+from compiler.ir.tile.kernel import Kernel
+from compiler.ir.tile.program import Program
+from compiler.ir.torch_types import as_array, as_tensor
+from compiler.ir.types import TensorType
+from compiler.lowering.program import lower
+from compiler.options import Options
+from compiler.passes.base import Context, Pass
+from compiler.passes.instrument import Verify
+from compiler.passes.manager import PassInstrument, describe_error, run_pipeline
+from compiler.passes.pipeline_text import Pipeline
+from compiler.passes.remark import Remark
+from compiler.passes.semantic_check import (
+    MAX_INTERPRETED_STATEMENTS,
+    describe_difference,
+    input_types,
+    run_on,
+    run_with_valid_range,
+    tolerance,
+)
+from compiler.pipeline import pipelines_of
+from compiler.runtime.cpu_executable import CPUExecutable
+from compiler.runtime.native_interpreter import NativeInterpreter
+from compiler.runtime.native_kernel import NativeKernel
+from compiler.target import Target
+
+ACCURACY_FACTOR = 4.0
+"""Errors up to this many times those of PyTorch count as rounding, as in `check`."""
+
+TILE_FILLING_SIZE = 37
+"""Value of a graph's dynamic sizes: it fills tiles, and leaves partial ones."""
+
+
+class Way(Enum):
+    """How far passes go, and how the result is run.
+
+    GRAPH are the graph passes, interpreted in float64.  LOWERED is the lowered program, and TILE what tile passes make of it, both
+    interpreted.  NATIVE is the whole pipeline and native code.
+    """
+
+    GRAPH = "graph passes"
+    LOWERED = "lowering"
+    TILE = "tile passes"
+    NATIVE = "native code"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Most rewrites to make (None: all), of the pass `of` alone if that is given."""
+
+    count: int | None = None
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A run of one pass: its input, and how many rewrites were made before and after it."""
+
+    pass_: Pass[Any]
+    ir: AnyIR
+    before: int
+    after: int
+
+
+@dataclass
+class Trace(PassInstrument):
+    """Recorder of the runs of passes; the last one may have failed."""
+
+    steps: list[Step] = field(default_factory=list)
+
+    def before_pass(self, pass_: Pass[Any], ir: AnyIR, context: Context) -> None:
+        self.steps.append(Step(pass_, ir, len(context.rewrites), len(context.rewrites)))
+
+    def after_pass(self, pass_: Pass[Any], old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+        self.steps[-1] = replace(self.steps[-1], after=len(context.rewrites))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A compilation: the problem with it or "", the rewrites that were made, and the runs of passes."""
+
+    problem: str
+    rewrites: Sequence[Remark] = ()
+    steps: Sequence[Step] = ()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """IR and the passes over it; `inputs` are arrays of its inputs or parameters, `expected` the right results.
+
+    A result may differ by `allowed`, relative to its largest element.  `sizes` are the values of dynamic sizes.
+    """
+
+    ir: AnyIR
+    passes: Pipeline
+    target: Target
+    inputs: Sequence[Array]
+    expected: Sequence[Array]
+    allowed: float
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """Ways to run it, in the order in which they are tried."""
+        return tuple(Way) if isinstance(self.ir, Graph) else (Way.TILE, Way.NATIVE)
+
+    def attempt(self, limit: Limit, way: Way) -> Attempt:
+        """Compile with few rewrites and run; any error of the compiler is a problem.
+
+        Only native code makes rewrites that later stages require in any case.
+        """
+        context, trace = Context.for_target(self.target, limit.count), Trace()
+        context.limited_pass, context.refuses_required = limit.of, way is not Way.NATIVE
+        try:
+            problem = self.difference(self.run(self.compile(context, trace, way), way))
+        except Exception as error:  # whatever is wrong is what is looked for
+            problem = describe_error(error)
+        return Attempt(problem, tuple(context.rewrites), tuple(trace.steps))
+
+    def compile(self, context: Context, trace: PassInstrument, way: Way) -> AnyIR:
+        """Return what passes make of the IR."""
+        instruments = [Verify(), trace]
+        if not isinstance(self.ir, Graph):
+            return run_pipeline(self.ir, self.passes, context, instruments)
+        graph_passes = [p for p in self.passes if p.ir_type is Graph]
+        if way in (Way.LOWERED, Way.TILE):  # neither limited nor recorded
+            of_graph = replace(context, rewrite_limit=None, rewrites=[])
+            graph = run_pipeline(self.with_open_sizes(self.ir), graph_passes, of_graph)
+        else:
+            graph = run_pipeline(self.with_open_sizes(self.ir), graph_passes, context, instruments)
+        if way is Way.GRAPH:
+            return graph
+        program = lower(graph, context.lowered_kernels, context.machine)
+        tile_passes = [p for p in self.passes if p.ir_type is not Graph]
+        return program if way is Way.LOWERED else run_pipeline(program, tile_passes, context, instruments)
+
+    def with_open_sizes(self, graph: Graph) -> Graph:
+        """Return the graph with its symbols as dynamic sizes."""
+        hint = choose_size_hint(0, SIZE_BUCKETS[0], 0, DEFAULT_SIZE_HINT)
+        return graph.specialize({s: dynamic_size(s, 0, SIZE_BUCKETS[0], hint) for s in graph.symbols})
+
+    def run(self, ir: AnyIR, way: Way) -> list[Array]:
+        """Run compiled IR on copies of the inputs."""
+        if isinstance(ir, Graph):
+            fixed = ir.specialize(self.sizes) if self.sizes else ir
+            return [as_array(r) for r in interpret(fixed, self.inputs, dtype=torch.float64)]
+        if way is not Way.NATIVE:
+            return run_on(ir, self.inputs, self.sizes, interpreter_for(ir, self.sizes))
+        if isinstance(ir, Kernel):
+            return self.native_kernel(ir)(self.inputs)
+        tensors = self.tensors(ir)
+        returned, given = iter(self.executable(ir)(tensors)), dict(zip(ir.inputs, tensors, strict=True))
+        outputs = [given[a] if (a := ir.output_aliases.get(n)) else next(returned) for n in ir.outputs]
+        return [as_array(t) for t in outputs]
+
+    @property
+    def cpu(self) -> CPUTarget:
+        """The target, whose code this machine runs; TilewrightError if it does not."""
+        if not isinstance(self.target, CPUTarget) or self.target.missing_features():
+            raise TilewrightError(f"this machine cannot run code for {self.target.name}")
+        return self.target
+
+    def native_kernel(self, kernel: Kernel) -> NativeKernel:
+        """Return the native code of a kernel."""
+        return NativeKernel(kernel, self.cpu, self.sizes)
+
+    def executable(self, program: Program) -> CPUExecutable:
+        """Return the native code of a program, for the sizes of the subject."""
+        executable = CPUExecutable(program, self.cpu, Options(cache=""))
+        return executable.for_sizes({n: self.sizes[n] for n in executable.size_names})
+
+    def tensors(self, program: Program) -> list[torch.Tensor]:
+        """Return copies of the inputs."""
+        types = [program.buffers[n] for n in program.inputs]
+        return [as_tensor(x, t.dtype).clone() for x, t in zip(self.inputs, types, strict=True)]
+
+    def difference(self, got: Sequence[Array]) -> str:
+        """Describe the first wrong result; "" if there is none."""
+        for number, (want, result) in enumerate(zip(self.expected, got, strict=True)):
+            is_float = want.dtype.kind == "f"
+            problem = describe_difference(want, result.astype(want.dtype) if is_float else result, self.allowed)
+            if problem:
+                return f"output {number}: {problem}"
+        return ""
+
+
+def interpreter_for(ir: Kernel | Program, sizes: Mapping[str, int]) -> KernelRunner:
+    """Return what runs the meaning of kernels, whatever their schedule: the interpreter, or native code where that is faster."""
+    return run_kernel if interpreted_statements(ir, sizes) <= MAX_INTERPRETED_STATEMENTS else NativeInterpreter()
+
+
+def subject_of(ir: AnyIR, options: Options, inputs: Sequence[Array] | None = None) -> Subject:
+    """Return IR with the passes that the options ask for, and random inputs if there are none.
+
+    Results of graphs are expected as in float64, those of Tile IR as it says itself.
+    """
+    target = target_by_name(options.target, options.machine)
+    graph_passes, tile_passes = pipelines_of(options, target)
+    if isinstance(ir, Graph):
+        return graph_subject(ir, (*graph_passes, *tile_passes), target, inputs)
+    passes = tuple(p for p in tile_passes if isinstance(ir, Program) or p.ir_type is Kernel)
+    return tile_subject(ir, passes, target, inputs)
+
+
+def tile_subject(ir: Kernel | Program, passes: Pipeline, target: Target, inputs: Sequence[Array] | None) -> Subject:
+    """Return Tile IR with the results of its scalar program."""
+    sizes = next(iter(sample_sizes(ir)), {})
+    given = list[Array]()
+
+    def run(low: int, high: int) -> list[Array]:
+        given[:] = inputs if inputs is not None else random_inputs(input_types(ir, sizes), 1, low, high)
+        return run_on(ir, given, sizes, interpreter_for(ir, sizes))
+
+    return Subject(ir, passes, target, given, run_with_valid_range(run), tolerance(ir), sizes)
+
+
+def graph_subject(graph: Graph, passes: Pipeline, target: Target, inputs: Sequence[Array] | None) -> Subject:
+    """Return a graph with its results in float64, and the error that PyTorch's arithmetic would make."""
+    sizes = small_symbol_values(graph, TILE_FILLING_SIZE)
+    fixed = graph.specialize(sizes) if sizes else graph
+    types: list[TensorType] = [n.type for n in fixed.inputs]
+    given = list[Array]()
+
+    def run(low: int, high: int) -> list[Any]:
+        given[:] = inputs if inputs is not None else random_inputs(types, 1, low, high)
+        return interpret(fixed, given, dtype=torch.float64)
+
+    expected = [as_array(r) for r in run_with_valid_range(run)]
+    rounded = [as_array(r) for r in interpret(fixed, given)]
+    errors = [relative_error(w, g) for w, g in zip(expected, rounded, strict=True) if w.dtype.kind == "f"]
+    allowed = max(tolerance(graph), ACCURACY_FACTOR * max(errors, default=0.0))
+    return Subject(graph, passes, target, given, expected, allowed, sizes)
+
+
+def relative_error(want: Array, got: Array) -> float:
+    """Return the largest difference of finite elements, relative to the largest of them."""
+    finite = np.isfinite(want) & np.isfinite(got)
+    largest = float(np.max(np.abs(want[finite]), initial=0.0))
+    return float(np.max(np.abs(want[finite] - got[finite]), initial=0.0)) / largest if largest else 0.0
