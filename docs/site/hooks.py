@@ -28,7 +28,7 @@ def with_pages(entry: Any) -> Any:
     if isinstance(entry, str) and entry.endswith("/"):
         return sorted(
             (p for p in CONTENTS if p.startswith(entry) and p.endswith(".md")),
-            key=lambda p: (p != f"{entry}index.md", p),
+            key=lambda p: (p != f"{entry}index.md", p.removesuffix(".md")),
         )
     if isinstance(entry, dict):
         return {title: with_pages(value) for title, value in entry.items()}
