@@ -11,10 +11,13 @@ from compiler.cost.gpu_occupancy import BlockResources, occupancy, resident_bloc
 from compiler.cost.gpu_product import MatrixProduct, ProductBlock, best_block, block_resources, candidate_blocks, price
 from compiler.cost.machine import GPU, shipped_machine, shipped_names
 
-H100 = shipped_machine("h100")
-assert isinstance(H100, GPU)
+H100 = GPU()
 GPUS = [gpu for gpu in map(shipped_machine, shipped_names()) if isinstance(gpu, GPU)]
 LARGE = MatrixProduct(8192, 8192, 8192, "f16", 2, 2)
+
+
+def test_the_defaults_describe_an_h100() -> None:
+    assert shipped_machine("h100") == H100
 
 
 def test_occupancy_is_limited_by_the_scarcest_resource() -> None:
