@@ -251,7 +251,7 @@ def test_a_model_is_tuned_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not plain.remarks.select("tune")
     for asked in (True, False):
         before = clock.asked
-        tuned = compiler.compile(model, (x,), options={"cache": str(tmp_path), "tune": True})
+        tuned = compiler.compile(model, (x,), options={"cache": str(tmp_path), "effort": "tune"})
         assert (clock.asked > before) == asked
         assert len(tuned.remarks.select("tune")) == 1
         assert numerical_error([tuned(x)], [model.double()(x.double())]).relative < 1e-5
@@ -260,6 +260,6 @@ def test_a_model_is_tuned_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("target", ["sm90", "aarch64"])
 def test_a_target_that_is_not_measured_is_not_tuned(target: str) -> None:
-    compiled = compiler.compile(Layer().eval(), (torch.randn(64, 96),), options={"target": target, "tune": True})
+    compiled = compiler.compile(Layer().eval(), (torch.randn(64, 96),), options={"target": target, "effort": "tune"})
     (remark,) = compiled.remarks.select("tune")
     assert str(remark).startswith(f"missed tune: kernels for {target} are not measured here")
