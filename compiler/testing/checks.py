@@ -32,7 +32,7 @@ from compiler.ir.interpret.random_inputs import (
     small_symbol_values,
     special_array,
 )
-from compiler.ir.interpret.size_sampling import SizeValues, sample_sizes
+from compiler.ir.interpret.size_sampling import SizeValues, interpreted_statements, sample_sizes
 from compiler.ir.text.graph_printer import graph_resources
 from compiler.ir.text.ir_text import AnyIR, parse_ir, print_ir
 from compiler.ir.text.tile_printer import program_resources
@@ -128,8 +128,8 @@ def check_equivalent(old: AnyIR, new: AnyIR, *, exact: bool = False, special: bo
                 assert not problem, f"on {label} inputs{at_sizes}, output {number}: {problem}"
 
 
-MAX_LIMIT_RUNS, LIMIT_ELEMENTS = 32, 512
-"""Most runs of `check_limits`, and elements of an input after which there are enough."""
+MAX_LIMIT_RUNS, LIMIT_ELEMENTS, LIMIT_STATEMENTS = 32, 512, 20_000
+"""Most runs of `check_limits`; elements of an input, and interpreted statements, after which there are enough."""
 
 
 def check_limits(old: AnyIR, new: AnyIR) -> None:
@@ -144,8 +144,9 @@ def check_limits(old: AnyIR, new: AnyIR) -> None:
     if not all(t.dtype.is_float for t in types):
         return
     fewest = min((int(np.prod(t.static_shape())) for t in types), default=LIMIT_ELEMENTS)
+    affordable = LIMIT_STATEMENTS // max(1, sum(interpreted_statements(g, sizes) for g in (a, b)))
     rng = np.random.default_rng(0)
-    for _ in range(min(MAX_LIMIT_RUNS, -(-LIMIT_ELEMENTS // max(1, fewest)))):
+    for _ in range(min(MAX_LIMIT_RUNS, -(-LIMIT_ELEMENTS // max(1, fewest)), max(1, affordable))):
         inputs = [random_limit_array(t, rng) for t in types]
         for number, (want, got) in enumerate(zip(*(_interpret(g, inputs, True) for g in (a, b)), strict=True)):
             differing = np.argwhere(_value_class(want) != _value_class(got))

@@ -12,6 +12,7 @@ from compiler.analysis.accesses import Accesses
 from compiler.ir.symbolic.index_expr import Bounds, Dim, interval
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.digest import kernel_digest
+from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Kernel, Param, Range
 from compiler.ir.tile.program import Launch, Program, Step, View, expand_steps, view_type
 from compiler.ir.tile.substitution import unused_name
@@ -50,7 +51,8 @@ class MergeKernels(ProgramPass):
             if not can_take_views(ir, launch, accessed[launch.kernel]):
                 accessed[launch.kernel] = {}
         kernels = {name: with_views(kernel, accessed[name]) for name, kernel in ir.kernels.items()}
-        digests = {name: kernel_digest(kernel) for name, kernel in kernels.items()}
+        # launches find the sizes of a kernel by their names, which the digest leaves out
+        digests = {name: (kernel_digest(kernel), kernel_dynamic_sizes(kernel)) for name, kernel in kernels.items()}
         shared = {digest for digest, times in Counter(digests.values()).items() if times > 1}
         chosen = {digest: name for name, digest in reversed(digests.items())}
         views: dict[tuple[str, Entries], str] = {}

@@ -52,6 +52,18 @@ def test_other_kernels_stay_as_they_are(second: str) -> None:
     )
 
 
+def test_kernels_of_other_sizes_stay() -> None:
+    kernels = "".join(
+        f"kernel @fill_{n}(size {n} in 1..9 hint 4, out %y: f32[{n}]) {{ parallel %i in 0..{n} {{ store cast<f32>(index({n})), %y[%i] }} }} "
+        for n in "st"
+    )
+    check_pass(
+        "merge-kernels",
+        unchanged=f"""program {{ size s in 1..9 hint 4  size t in 1..9 hint 4  input %x: f32[s, t]  output %y: f32[s]  output %z: f32[t]  {kernels}
+          launch @fill_s(%y)  launch @fill_t(%z) }}""",
+    )
+
+
 class Unrolled(nn.Module):
     """A recurrence written as a Python loop."""
 

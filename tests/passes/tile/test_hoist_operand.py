@@ -48,6 +48,11 @@ def test_a_buffer_has_a_dimension_for_each_loop_inside() -> None:
     )
 
 
+LONG = """kernel @k(in %x: f32[2, 12288], const %w: i32[16, 12288], out %y: f32[2, 16]) { parallel %j in 0..16 tile 16 lanes 16 {
+  for %i in 0..2 { %a = reduce add %r in 0..12288 { yield %x[%i, %r] * sqrt(cast<f32>(%w[%j, %r] << 28 >> 28)) }
+    store %a, %y[%i, %j] } } }"""
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -57,7 +62,7 @@ def test_a_buffer_has_a_dimension_for_each_loop_inside() -> None:
         product("(cast<f32>(%w[%i, %r] << 28 >> 28) * %s[%j, %r//4])"),
         product(lanes="parallel %j in 0..64"),
         product("(cast<f32>(%w[%j, %r] << 28 >> 28) * %y[%r, %j])", params=PARAMS.replace("out %y", "inout %y")),
-        product(params=PARAMS.replace("8]", "16384]").replace("2]", "4096]")).replace("0..8 {", "0..16384 {"),
+        LONG,
     ],
     ids=["one row tile", "a load", "a conversion", "rows", "no lanes", "results", "more than a cache"],
 )
