@@ -19,9 +19,10 @@
 
 %task    = type { ptr, ptr }                      ; function, arguments
 %claimer = type { i64, i64, i64, i64 }
-%history = type { i64, i64, i64, i64, i64, i64, [2 x i64], i64 }
+%history = type { i64, i64, i64, i64, i64, i64, [2 x i64], i64, i64 }
     ; 1 while calls run alone, time of the next trial; of this window: calls, their time, the fastest; @preemptions before it;
-    ; mean time of a call with the team and alone, 0 if unknown; interval before the next trial
+    ; mean time of a call with the team and alone, 0 if unknown; interval before the next trial; 1 if workers were put aside in
+    ; the last window with the team
 %counter = type { i64, [15 x i64] }              ; alone on its pair of cache lines
 
 @region     = internal global i64 0, align 128   ; state of the last region
@@ -128,7 +129,12 @@ decide:
   %quarter = ashr i64 %difference, 2
   %mostly_new = sub i64 %window_mean, %quarter
   %mostly_old = add i64 %own_mean, %quarter
-  %blended = select i1 %is_trial, i64 %mostly_new, i64 %mostly_old
+  %was_loaded = call i64 @get(ptr %history, i64 9)
+  %was_quiet = icmp eq i64 %was_loaded, 0
+  %is_loaded = xor i1 %is_quiet, 1
+  %has_load_come = and i1 %is_loaded, %was_quiet
+  %has_changed = or i1 %is_trial, %has_load_come
+  %blended = select i1 %has_changed, i64 %mostly_new, i64 %mostly_old
   %is_known = icmp ne i64 %own_mean, 0
   %measured_mean = select i1 %is_known, i64 %blended, i64 %window_mean
   %new_mean = select i1 %is_full, i64 %measured_mean, i64 %own_mean
@@ -137,6 +143,9 @@ decide:
   %is_worse = icmp ugt i64 %new_cost, %other_cost
   call void @set(ptr %history, i64 5, i64 %preemptions)
   %is_shared = icmp eq i64 %alone, 0
+  %load_now = zext i1 %is_loaded to i64
+  %load = select i1 %is_shared, i64 %load_now, i64 %was_loaded
+  call void @set(ptr %history, i64 9, i64 %load)
   %has_no_reason = and i1 %is_quiet, %is_shared
   %next_trial = call i64 @get(ptr %history, i64 1)
   %late = sub i64 %now, %next_trial
@@ -176,12 +185,12 @@ done:
   ret void
 }
 
-; Return what a mean time counts: the largest number if it is 0 (unknown), an eighth more for several threads, which take the
-; CPUs from others.
+; Return what a mean time counts: the largest number if it is 0 (unknown), a quarter more for several threads, which take the
+; CPUs from others, and whose slowest calls wait for a worker that was put aside.
 define internal i64 @cost(i64 %time, i64 %alone) {
   %is_alone = icmp ne i64 %alone, 0
-  %eighth = lshr i64 %time, 3
-  %more = select i1 %is_alone, i64 0, i64 %eighth
+  %quarter = lshr i64 %time, 2
+  %more = select i1 %is_alone, i64 0, i64 %quarter
   %all = add i64 %time, %more
   %cost = sub i64 %all, 1
   ret i64 %cost

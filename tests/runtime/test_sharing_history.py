@@ -37,7 +37,7 @@ class Simulation:
             ctypes.c_int64.from_address(library["tilewright_team"] + 8 * k).value = int(
                 getattr(threads.POLICY, parameter.name)
             )
-        self.history, self.threads = (ctypes.c_int64 * 9)(), ctypes.c_int64()
+        self.history, self.threads = (ctypes.c_int64 * 10)(), ctypes.c_int64()
         self.begin = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(
             library["tilewright_begin_call"]
         )
@@ -83,7 +83,7 @@ def load(
 
 QUIET = load(500, 900, 0)
 BUSY = partial(load, 500, 900, 0.25)
-MANY = partial(load, 800, 1600, 0.1)
+MANY = partial(load, 700, 1600, 0.1)
 
 
 def test_quiet_calls_are_always_shared(simulation: Simulation) -> None:
