@@ -97,7 +97,7 @@ class Target:
         return spaces[name]
 
     def kernel_problem(self, kernel: Kernel) -> str:
-        """Return why no code for the target can be made of a lowered kernel, as far as that is known without making it; "" if it can."""
+        """Return why a lowered kernel cannot become code for the target, as far as is known before; "" if it can."""
         return ""
 
     @property

@@ -9,7 +9,7 @@ from compiler.cost.machine import GPU
 
 @dataclass(frozen=True)
 class BlockResources:
-    """What one block takes: `warps`, 32-bit `registers` of a thread, and bytes of shared memory."""
+    """Resources of one block: `warps`, 32-bit `registers` of a thread, and bytes of shared memory."""
 
     warps: int
     registers: int

@@ -158,6 +158,9 @@ class Thresholds:
     max_collapsed_extent: int = quantity(512, "iterations", "Inner loops from this length on are not collapsed.", TIMED)
     min_operand_reuse: int = quantity(16, "steps", "Fewest that read an operand again, for a transposed copy.", TIMED)
     max_expanded_ops: int = quantity(3000, "operations", "In the code of all remainders: instruction cache.", TIMED)
+    max_code_ops: int = quantity(
+        3072, "operations", "In the code of a kernel before tiles are peeled: compile time.", TIMED
+    )
     code_share: int = quantity(8, "1", "A loop with less than 1/8 of the most operations gets less code.", TIMED)
     max_epilogue_ops: int = quantity(1000, "operations", "In an epilogue beside a contraction's accumulators.", TIMED)
     max_unrolled_steps: int = quantity(9, "steps", "Of a range that is unrolled entirely.", TIMED)

@@ -141,8 +141,7 @@ class CompiledVariant:
         """Return the schedule of each kernel that passes scheduled, by name; the passes run once more for it."""
         options, recorder = self.plan.options, ScheduleRecorder()
         target = target_by_name(options.target, options.machine)
-        schedule = scheduler(target, options) if isinstance(target, CPUTarget) else run_pipeline
-        stages = lower_and_schedule(self.plan.specialized_graph(), options, [recorder], schedule)
+        stages = lower_and_schedule(self.plan.specialized_graph(), options, [recorder], scheduler(target, options))
         return recorder.schedules_of(stages.scheduled.kernels)
 
     def executable_for(self, sizes: Mapping[str, int]) -> Executable | None:
@@ -212,24 +211,18 @@ def _compile(plan: Plan) -> CompiledVariant:
         problem = f"kernels for {target.name} are not checked against the originals, so none can be given"
         raise TargetError(f"option schedules: {problem}; change their passes instead (tile_passes)")
     start = time.perf_counter()
-    measures = isinstance(target, GPUTarget) and target.device_type == "cuda" and not target.missing_features()
-    passes = (
-        Tuner(target, object_cache_for(plan.options), GPUKernelTimer()).run
-        if measures and plan.options.effort == "tune"
-        else run_pipeline
-    )
-    stages = lower_and_schedule(plan.specialized_graph(), plan.options, instruments_for(plan.options), passes)
+    graph, passes = plan.specialized_graph(), scheduler(target, plan.options)
+    stages = lower_and_schedule(graph, plan.options, instruments_for(plan.options), passes)
     scheduled = time.perf_counter()
     executable = load_on_gpu(stages, target, plan.options) if isinstance(target, GPUTarget) else None
     seconds = {"passes": scheduled - start, "code": time.perf_counter() - scheduled}
-    notes = () if measures else untuned(plan.options, target)
-    return CompiledVariant(plan, executable, seconds, compiled_stages=stages, notes=notes)
+    return CompiledVariant(plan, executable, seconds, compiled_stages=stages, notes=untuned(plan.options, target))
 
 
 def untuned(options: Options, target: Target) -> tuple[Remark, ...]:
     """Return a remark where the user asks for autotuning and nothing measures the kernels of `target`."""
     why = f"kernels for {target.name} are not measured here, passes choose by the cost model"
-    return (Remark("tune", "missed", why),) if options.effort == "tune" else ()
+    return (Remark("tune", "missed", why),) if options.effort == "tune" and kernel_timer(target) is None else ()
 
 
 def load_on_gpu(stages: Stages, target: GPUTarget, options: Options) -> GPUExecutable | None:
@@ -272,12 +265,23 @@ def compile_for_cpu(plan: Plan, target: CPUTarget) -> CompiledVariant:
     return CompiledVariant(plan, executable, {"passes": passes, "code": code}, wants_small, stages)
 
 
-def scheduler(target: CPUTarget, options: Options) -> Scheduler:
+def scheduler(target: Target, options: Options) -> Scheduler:
     """Return what runs the passes over kernels: the autotuner where the user asks for it, with the kernels that he gives."""
     passes: Scheduler = run_pipeline
-    if options.effort == "tune":
-        passes = Tuner(target, object_cache_for(options), KernelTimer(target)).run
-    return GivenKernels(passes, options.schedules, target).run if options.schedules else passes
+    if options.effort == "tune" and (timer := kernel_timer(target)):
+        passes = Tuner(target, object_cache_for(options), timer).run
+    if options.schedules and isinstance(target, CPUTarget):
+        return GivenKernels(passes, options.schedules, target).run
+    return passes
+
+
+def kernel_timer(target: Target) -> KernelTimer | GPUKernelTimer | None:
+    """Return what measures kernels for a target on this machine, None where nothing does."""
+    if target.missing_features():
+        return None
+    if isinstance(target, GPUTarget):
+        return GPUKernelTimer() if target.device_type == "cuda" else None
+    return KernelTimer(target) if isinstance(target, CPUTarget) else None
 
 
 def require_executable(variant: CompiledVariant, executable: Executable | None) -> Executable:

@@ -71,7 +71,7 @@ class Profile:
 
     @property
     def warning(self) -> str:
-        """What speaks against the times; empty if nothing does."""
+        """Reason not to trust the times; empty if there is none."""
         return self.caveat or self.call.warning
 
     @property

@@ -51,7 +51,7 @@ class GPUExecutable(Executable):
         """Return an executable with the same kernels that calls `mark` as each segment begins and after each step; records no graph."""
         new = copy(self)
         new._graphs, new._mark = None, mark
-        vars(new).pop("_compiled_stub", None)
+        new._prepare_calls()
         return new
 
     def synchronize(self) -> None:

@@ -21,7 +21,7 @@ RunFunction = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 
 
 class DeviceGraphs(Protocol):
-    """What a device offers to record and replay its work."""
+    """Recording and replay of the work of a device."""
 
     def stream(self, device: torch.device) -> Hashable:
         """Return the current stream of a device."""

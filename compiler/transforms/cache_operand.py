@@ -9,7 +9,7 @@ from compiler.errors import TransformError
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.symbolic.index_expr import Bounds, Dim, interval, var, variables
-from compiler.ir.tile.kernel import Block, For, Local, Range, Store, map_exprs, stored_buffers
+from compiler.ir.tile.kernel import Block, For, Local, Range, Stmt, Store, expand_stmts, map_exprs, stored_buffers
 from compiler.ir.tile.loop_nest import wrap_in_nest
 from compiler.ir.tile.substitution import bound_names, substitute_indices
 from compiler.ir.types import TensorType
@@ -45,6 +45,19 @@ def cache_operand(loop: For, operand: Expr, dims: Sequence[Range], name: str, bo
         loop.body, lambda e: scalar.transform(e, lambda x: read if x.is_structurally_equal(operand) else x)
     )
     return (Local(name, TensorType(operand.dtype, shape)), *copy, replace(loop, body=body))
+
+
+def cache_operand_at(
+    body: Block, loop: Range, operand: Expr, dims: Sequence[Range], name: str, bounds: Bounds
+) -> Block:
+    """Return `body` with `cache_operand` applied to the loop over `loop`, wherever that is in it."""
+
+    def rule(stmt: Stmt) -> Block:
+        if not isinstance(stmt, For) or stmt.range.var != loop.var:
+            return (stmt,)
+        return cache_operand(stmt, operand, dims, name, bounds)
+
+    return expand_stmts(body, rule)
 
 
 def max_extent(d: Dim, bounds: Bounds) -> Dim:

@@ -15,7 +15,7 @@ from compiler.codegen.triton.targets import GPUTarget
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What a compiled kernel takes of a multiprocessor, and how often each instruction stands in its code.
+    """Resources of a multiprocessor that a compiled kernel takes, and the number of each instruction in its code.
 
     `registers` are those of a thread; `spilled_bytes` go to memory because they do not fit; `shared_bytes` belong to a block.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil, inf, prod
 
 from compiler.analysis.accesses import Accesses
@@ -117,22 +118,27 @@ class SplitReduction:
 
     def programs(self, gpu: GPU) -> int:
         """Return the programs of the kernel as it is."""
-        product = self.matrix_product()
+        product = self.matrix_product
         best = best_block(product, gpu) if product else None
         return best[1].blocks if best else self.streaming_programs(gpu)
 
     def streaming_programs(self, gpu: GPU) -> int:
         """Return the programs that `gpu-blocks` makes of a reduction that is no matrix product."""
-        table = Accesses(self.kernel)
-        elements, innermost = block_elements(table, gpu), self.reduction.ranges[-1]
-        is_row = any(is_contiguous(table, r) for r in self.reduction.ranges)
+        elements, innermost = block_elements(self.table, gpu), self.reduction.ranges[-1]
+        is_row = any(is_contiguous(self.table, r) for r in self.reduction.ranges)
         steps = min(2 * elements if is_row else STRIDED_STEPS, next_power_of_2(block_extent(innermost)))
         return ceil(self.results / max(1, elements // steps))
 
+    @cached_property
+    def table(self) -> Accesses:
+        """The accesses of the kernel."""
+        return Accesses(self.kernel)
+
+    @cached_property
     def matrix_product(self) -> MatrixProduct | None:
-        """Return the reduction as a matrix product, if it is one."""
+        """The reduction as a matrix product, if it is one."""
         contraction = contraction_of(self.reduction)
-        found = product_loops(Accesses(self.kernel), contraction) if contraction else ""
+        found = product_loops(self.table, contraction) if contraction else ""
         return found.product if isinstance(found, ProductLoops) else None
 
     def seconds(self, parts: int, gpu: GPU) -> float:
@@ -143,13 +149,13 @@ class SplitReduction:
 
     def first_seconds(self, parts: int, gpu: GPU) -> float:
         """Return the time of the first kernel: of a matrix product by its blocks, else of its bytes and what is under way at once."""
-        product = self.matrix_product()
+        product = self.matrix_product
         if product is not None:
             partial_bytes = self.reduction.value.dtype.bytes
             best = best_block(product.in_parts(parts, block_extent(self.loop) == product.depth, partial_bytes), gpu)
             return best[1].seconds if best else inf
-        table = Accesses(self.kernel)
-        under_way = parts * self.streaming_programs(gpu) * block_elements(table, gpu) * narrowest_bytes(table, gpu)
+        block_bytes = block_elements(self.table, gpu) * narrowest_bytes(self.table, gpu)
+        under_way = parts * self.streaming_programs(gpu) * block_bytes
         needed = gpu.memory_bytes_per_second * gpu.seconds(gpu.load_latency)  # Little's law
         return count_bytes(self.kernel) / gpu.memory_bytes_per_second * max(1.0, needed / under_way)
 

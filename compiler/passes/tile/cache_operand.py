@@ -9,10 +9,10 @@ from compiler.cost.machine import Machine
 from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_expr import interval, product, variables
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, dim_hint, expand_stmts, walk
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, dim_hint, walk
 from compiler.ir.tile.substitution import NameSupply, with_unique_names
 from compiler.passes.base import Context, TilePass, from_machine, register
-from compiler.transforms.cache_operand import cache_operand
+from compiler.transforms.cache_operand import cache_operand_at
 
 
 @register
@@ -95,10 +95,4 @@ class CacheOperand(TilePass):
         inner = [r for r in a.loops[a.loops.index(loop) + 1 :] if table.depends_on(a, r.var)]
         ordered = [r for r in inner if r in s.ranges] + [r for r in inner if r not in s.ranges]
         load = Load(table.types[a.buffer].dtype, a.buffer, a.index)
-
-        def rule(stmt: Stmt) -> Block:
-            if not isinstance(stmt, For) or stmt.range.var != loop.var:
-                return (stmt,)
-            return cache_operand(stmt, load, ordered, name, table.loop_bounds)
-
-        return expand_stmts(body, rule)
+        return cache_operand_at(body, loop, load, ordered, name, table.loop_bounds)

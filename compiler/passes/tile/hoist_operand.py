@@ -12,10 +12,10 @@ from compiler.cost.machine import Machine
 from compiler.ir.scalar import Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile.contraction import contraction_of
-from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, dim_hint, expand_stmts, stored_buffers, walk
+from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, dim_hint, stored_buffers, walk
 from compiler.ir.tile.substitution import NameSupply, with_unique_names
 from compiler.passes.base import Context, TilePass, register
-from compiler.transforms.cache_operand import cache_operand
+from compiler.transforms.cache_operand import cache_operand_at
 
 
 @register
@@ -40,7 +40,8 @@ class HoistOperand(TilePass):
             table = context.accesses(ir)
             for operand, loop, dims in self.candidates(table, s, context.machine):
                 if context.may_apply(self, f"an operand of %{s.name} computed once per %{loop.var}"):
-                    ir = ir.with_body(insert_copy(ir.body, table, operand, loop, dims, NameSupply(ir)("unpacked")))
+                    name, bounds = NameSupply(ir)("unpacked"), table.loop_bounds
+                    ir = ir.with_body(cache_operand_at(ir.body, loop, operand, dims, name, bounds))
                 break
         return ir
 
@@ -98,14 +99,3 @@ def saved_cycles(
     read = (products + accessed(vectors, False)).cycles(machine) + from_l2
     once = (unpacking + accessed(vectors, True)).cycles(machine) + machine.loop_overhead
     return max(1, dim_hint(loop.extent) // loop.tile) * (again - read) - once
-
-
-def insert_copy(body: Block, table: Accesses, operand: Expr, loop: Range, dims: list[Range], name: str) -> Block:
-    """Compute `operand` before `loop`, wherever that is."""
-
-    def rule(stmt: object) -> Block:
-        if not isinstance(stmt, For) or stmt.range.var != loop.var:
-            return (stmt,)  # type: ignore[return-value]
-        return cache_operand(stmt, operand, dims, name, table.loop_bounds)
-
-    return expand_stmts(body, rule)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from compiler.cost.code_size import code_size, copies, stmt_size
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import Block, For, Kernel, Range
-from compiler.passes.base import Context, TilePass, register
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Stmt
+from compiler.passes.base import Context, TilePass, from_machine, register
 
 
 @register
@@ -19,22 +19,25 @@ class LimitCodeSize(TilePass):
 
     for %i in 0..12 tile 12 { 16 long statements }  ->  for %i in 0..12 { 16 long statements }
 
-    The loops that repeat most go first.  Those around a contraction stay, because its accumulators need them.  The limit, chosen
-    empirically, counts operations on vectors and scalars before tiles are peeled: see `compiler.cost.code_size`.
+    The loops that repeat most go first.  Those around a contraction stay, because its accumulators need them.  The limit
+    counts operations on vectors and scalars before tiles are peeled: see `compiler.cost.code_size`.
     """
 
     name = "limit-code-size"
-    max_ops: int = 3072
+    max_ops: int = from_machine("max_code_ops")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        before, body = code_size(ir.body), ir.body
-        while code_size(body) > self.max_ops and (savings := dict(possible_savings(body))):
-            most = max(savings, key=savings.__getitem__)
-            body = tile.map_ranges(body, lambda r, _, v=most: plain_range(r) if r.var == v else r)  # type: ignore[misc]
-        if before > self.max_ops and body is ir.body:
-            context.missed(self, f"{before} operations of code: its tiles hold accumulators")
-        message = f"{code_size(body)} operations of code instead of {before}: smaller tiles"
-        return ir.with_body(body) if body is not ir.body and context.may_apply(self, message) else ir
+        body, before = ir.body, code_size(ir.body)
+        size = before
+        while size > self.max_ops and (savings := dict(possible_savings(body))):
+            body = with_plain_range(body, max(savings, key=savings.__getitem__))
+            size = code_size(body)
+        if body is ir.body:
+            if before > self.max_ops:
+                context.missed(self, f"{before} operations of code: its tiles hold accumulators")
+            return ir
+        message = f"{size} operations of code instead of {before}: smaller tiles"
+        return ir.with_body(body) if context.may_apply(self, message) else ir
 
 
 def possible_savings(body: Block, around: int = 1) -> Iterator[tuple[str, int]]:
@@ -47,6 +50,10 @@ def possible_savings(body: Block, around: int = 1) -> Iterator[tuple[str, int]]:
             yield from possible_savings(stmt.body, around * repeated)
 
 
-def plain_range(r: Range) -> Range:
-    """Return the range with one vector, or one scalar, at a time."""
-    return r.with_(tile=max(r.lanes, 1), unroll=1, balanced=False)
+def with_plain_range(body: Block, v: str) -> Block:
+    """Return `body` with one vector, or one scalar, at a time in the loop over `v`."""
+
+    def rule(r: Range, _: Stmt) -> Range:
+        return r.with_(tile=max(r.lanes, 1), unroll=1, balanced=False) if r.var == v else r
+
+    return tile.map_ranges(body, rule)

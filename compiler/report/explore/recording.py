@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compiler.codegen.backend import target_by_name
-from compiler.codegen.llvm.targets import CPUTarget
 from compiler.driver.variant import scheduler
 from compiler.errors import TilewrightError
 from compiler.ir.graph.graph import Graph
@@ -14,7 +13,7 @@ from compiler.ir.text.ir_text import AnyIR
 from compiler.ir.tile.kernel import Kernel
 from compiler.options import Options
 from compiler.passes.base import Alternative, Context, Pass
-from compiler.passes.manager import PassInstrument, run_pipeline
+from compiler.passes.manager import PassInstrument
 from compiler.passes.remark import Remark
 from compiler.pipeline import Stages, lower_and_schedule
 from compiler.report.explore.origins import OriginTable
@@ -83,9 +82,8 @@ def record(graph: Graph, options: Options, origins: OriginTable, part: int = 0) 
     traced = origins.trace(graph, part)
     recorder, error = PassRecorder(), None
     stages: Stages | None = None
-    schedule = scheduler(target, options) if isinstance(target, CPUTarget) else run_pipeline
     try:
-        stages = lower_and_schedule(traced, options, [recorder], schedule)
+        stages = lower_and_schedule(traced, options, [recorder], scheduler(target, options))
     except TilewrightError as stopped:
         error = stopped
     return Recording(traced, target, tuple(recorder.runs), recorder.context, stages, error)

@@ -26,7 +26,7 @@ MIN_SLOWDOWN = 1.1
 
 @dataclass(frozen=True)
 class Finding:
-    """What breaks a program: the `rewrite`, number `number` of `total`, or if none does, what `stage` says.
+    """Cause of a fault: the `rewrite`, number `number` of `total`, or if none does, what `stage` says.
 
     `problem` is what goes wrong, `step` the run of the pass, and `attempts` the number of compilations.  `pass_name` is "" if no pass is
     to blame; `limited_to` says that `number` counts the rewrites of that pass alone.

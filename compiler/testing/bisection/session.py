@@ -26,7 +26,7 @@ from compiler.testing.bisection.subject import Subject, subject_of
 
 @dataclass(frozen=True)
 class Bisection:
-    """What breaks a program.
+    """Result of a bisection: the rewrite that breaks a program.
 
     `pass_name` and `message` name the rewrite, number `number` of `total`; `node`, `kernel` and `line` say where it is, the last in the
     user's program.  Where no rewrite is to blame, `stage` says what is.  `compilations` were made.  `reduced` is the text of smaller IR

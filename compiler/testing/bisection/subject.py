@@ -1,4 +1,4 @@
-"""What is bisected: IR, its passes, inputs and expected results, and the ways to run what passes make of it."""
+"""Subject of a bisection: IR, its passes, inputs and expected results, and the ways to run what passes make of it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TILE_FILLING_SIZE = 37
 
 
 class Way(Enum):
-    """How far passes go, and how the result is run.
+    """Stage at which passes end, and the way to run the result.
 
     GRAPH are the graph passes, interpreted in float64.  LOWERED is the lowered program, and TILE what tile passes make of it, both
     interpreted.  NATIVE is the whole pipeline and native code.

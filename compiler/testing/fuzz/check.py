@@ -64,7 +64,7 @@ class Configuration:
 
     @property
     def missing_features(self) -> str:
-        """What this machine lacks to run the configuration, in words; empty if it can run it."""
+        """Features that this machine lacks to run the configuration, in words; empty if it can run it."""
         return target_by_name(self.options.target).missing_features()
 
 

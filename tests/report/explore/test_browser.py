@@ -29,7 +29,7 @@ def no_errors(page: Any) -> Iterator[None]:
 def texts(page: Any, selector: str) -> list[str]:
     return page.execute_script(
         "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector
-    )  # type: ignore[no-any-return]
+    )  # type: ignore[no-any-return]  # what the script returns
 
 
 def press(page: Any, *keys: str) -> None:
@@ -118,7 +118,7 @@ def test_tabs_show_something(page: Any, tab: str) -> None:
 def test_boxes_open_and_close(page: Any) -> None:
     def pixels() -> str:
         script = "const done = arguments[0]; requestAnimationFrame(() => setTimeout(() => done(document.querySelector('canvas').toDataURL())))"
-        return page.execute_async_script(script)  # type: ignore[no-any-return]
+        return page.execute_async_script(script)  # type: ignore[no-any-return]  # what the script returns
 
     click(page, ".graph button", 4)
     closed = pixels()
