@@ -7,6 +7,7 @@ all the time, a second process with the same model, or a CPU quota take CPUs awa
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import sys
 import tempfile
@@ -31,7 +32,10 @@ from compiler.report.render import table
 OURS = "ours"
 
 ROUNDS, TURN_SECONDS, WARM_UP_SECONDS = 4, 0.6, 0.1
-"""Each competitor has this many turns in each condition, of so many seconds; calls in the first of them do not count."""
+"""Each competitor has at least this many turns in each condition, of so many seconds; calls in the first of them do not count."""
+
+CALLS = 200
+"""Turns go on until each competitor has made this many calls, so that a 99th percentile is not the slowest call alone."""
 
 CGROUP = Path("/sys/fs/cgroup/cpu") if Path("/sys/fs/cgroup/cpu").exists() else Path("/sys/fs/cgroup")
 """Control group under which groups with a quota are made."""
@@ -218,11 +222,14 @@ def measure(
     condition: Condition,
     competitors: list[tuple[Competitor, Competitor]],
     rounds: int = ROUNDS,
+    calls: int = CALLS,
     seconds: float = TURN_SECONDS,
 ) -> dict[str, list[float]]:
-    """Return the seconds of all calls of each competitor, which take turns of `seconds` seconds."""
+    """Return the seconds of all calls of each competitor: at least `calls`, in at least `rounds` turns of `seconds` seconds."""
     times: dict[str, list[float]] = {}
-    for _ in range(rounds):
+    for turn in itertools.count():
+        if turn >= rounds and all(len(t) >= calls for t in times.values()):
+            break
         for pair in competitors:
             running = pair[: condition.copies]
             try:

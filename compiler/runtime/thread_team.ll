@@ -19,10 +19,13 @@
 
 %task    = type { ptr, ptr }                      ; function, arguments
 %claimer = type { i64, i64, i64, i64 }
-%history = type { i64, i64, i64, i64, i64, i64, [2 x i64], i64, i64 }
-    ; 1 while calls run alone, time of the next trial; of this window: calls, their time, the fastest; @preemptions before it;
-    ; mean time of a call with the team and alone, 0 if unknown; interval before the next trial; 1 if workers were put aside in
-    ; the last window with the team
+%history = type { i64, i64, double, i64, i64, i64, [2 x i64], i64, i64 }
+    ; 1 while calls run alone, time of the next trial; of this window: squares of the calls' times, their time, the fastest;
+    ; @preemptions before it; mean time of a call with the team and alone, 0 if unknown; interval before the next trial; 1 if
+    ; workers were put aside in the last whole window with the team
+;
+; A mean weights each call with its time: a call that waits for a worker counts for as long as it waits, so of two ways with
+; equal averages the steadier one is kept.
 %counter = type { i64, [15 x i64] }              ; alone on its pair of cache lines
 
 @region     = internal global i64 0, align 128   ; state of the last region
@@ -91,19 +94,25 @@ measured:
   %other_slot = add i64 %other, 6
   %own_mean = call i64 @get(ptr %history, i64 %own_slot)
   %other_mean = call i64 @get(ptr %history, i64 %other_slot)
-  %calls_before = call i64 @get(ptr %history, i64 2)
+  %squares_before_bits = call i64 @get(ptr %history, i64 2)
+  %squares_before = bitcast i64 %squares_before_bits to double
   %time_before = call i64 @get(ptr %history, i64 3)
   %fastest_before = call i64 @get(ptr %history, i64 4)
-  %is_first = icmp eq i64 %calls_before, 0
+  %is_first = icmp eq i64 %time_before, 0
   %fastest_or = call i64 @llvm.umin.i64(i64 %fastest_before, i64 %duration)
   %fastest = select i1 %is_first, i64 %duration, i64 %fastest_or
-  %calls = add i64 %calls_before, 1
   %time = add i64 %time_before, %duration
-  call void @set(ptr %history, i64 2, i64 %calls)
+  %ticks = uitofp i64 %duration to double
+  %square = fmul double %ticks, %ticks
+  %squares = fadd double %squares_before, %square
+  %squares_bits = bitcast double %squares to i64
+  call void @set(ptr %history, i64 2, i64 %squares_bits)
   call void @set(ptr %history, i64 3, i64 %time)
   call void @set(ptr %history, i64 4, i64 %fastest)
   %window = call i64 @parameter(i64 5)
-  %is_full = icmp uge i64 %time, %window
+  %some_calls = shl i64 %fastest, 2                  ; a call or two show little
+  %enough = call i64 @llvm.umax.i64(i64 %window, i64 %some_calls)
+  %is_full = icmp uge i64 %time, %enough
   %own_cost = call i64 @cost(i64 %own_mean, i64 %alone)
   %other_cost = call i64 @cost(i64 %other_mean, i64 %other)
   %least_cost = call i64 @cost(i64 %fastest, i64 %alone)
@@ -113,7 +122,9 @@ measured:
   %seen = call i64 @get(ptr %history, i64 5)
   %recent = sub i64 %preemptions, %seen
   %is_quiet = icmp ult i64 %recent, 2                ; one happens on any machine
-  %window_mean = udiv i64 %time, %calls
+  %all_ticks = uitofp i64 %time to double
+  %weighted_mean = fdiv double %squares, %all_ticks
+  %window_mean = fptoui double %weighted_mean to i64
   %window_cost = call i64 @cost(i64 %window_mean, i64 %alone)
   %is_slow_so_far = icmp ugt i64 %window_cost, %other_cost
   %is_slowed = select i1 %is_quiet, i1 false, i1 %is_slow_so_far
@@ -135,18 +146,22 @@ decide:
   %has_load_come = and i1 %is_loaded, %was_quiet
   %has_changed = or i1 %is_trial, %has_load_come
   %blended = select i1 %has_changed, i64 %mostly_new, i64 %mostly_old
-  %is_known = icmp ne i64 %own_mean, 0
-  %measured_mean = select i1 %is_known, i64 %blended, i64 %window_mean
+  %is_shared = icmp eq i64 %alone, 0
+  %has_no_reason = and i1 %is_quiet, %is_shared
+  %has_load = icmp ne i64 %was_loaded, 0
+  %has_load_gone = and i1 %has_load, %has_no_reason
+  %is_unknown = icmp eq i64 %own_mean, 0
+  %begins = or i1 %is_unknown, %has_load_gone
+  %measured_mean = select i1 %begins, i64 %window_mean, i64 %blended
   %new_mean = select i1 %is_full, i64 %measured_mean, i64 %own_mean
   call void @set(ptr %history, i64 %own_slot, i64 %new_mean)
   %new_cost = call i64 @cost(i64 %new_mean, i64 %alone)
   %is_worse = icmp ugt i64 %new_cost, %other_cost
   call void @set(ptr %history, i64 5, i64 %preemptions)
-  %is_shared = icmp eq i64 %alone, 0
   %load_now = zext i1 %is_loaded to i64
-  %load = select i1 %is_shared, i64 %load_now, i64 %was_loaded
+  %is_news_of_load = and i1 %is_shared, %is_full
+  %load = select i1 %is_news_of_load, i64 %load_now, i64 %was_loaded
   call void @set(ptr %history, i64 9, i64 %load)
-  %has_no_reason = and i1 %is_quiet, %is_shared
   %next_trial = call i64 @get(ptr %history, i64 1)
   %late = sub i64 %now, %next_trial
   %is_due = icmp sgt i64 %late, 0
@@ -185,12 +200,12 @@ done:
   ret void
 }
 
-; Return what a mean time counts: the largest number if it is 0 (unknown), a quarter more for several threads, which take the
-; CPUs from others, and whose slowest calls wait for a worker that was put aside.
+; Return what a mean time counts: the largest number if it is 0 (unknown), an eighth more for several threads, which take the
+; CPUs from others.
 define internal i64 @cost(i64 %time, i64 %alone) {
   %is_alone = icmp ne i64 %alone, 0
-  %quarter = lshr i64 %time, 2
-  %more = select i1 %is_alone, i64 0, i64 %quarter
+  %eighth = lshr i64 %time, 3
+  %more = select i1 %is_alone, i64 0, i64 %eighth
   %all = add i64 %time, %more
   %cost = sub i64 %all, 1
   ret i64 %cost
