@@ -14,7 +14,7 @@ from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.cache_traffic import CacheTraffic
 from compiler.cost.issue import Cost, Issue, accessed, computed, masked, operation_cost, shuffled
 from compiler.cost.machine import Machine
-from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved
+from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved
 from compiler.cost.tile_strides import TileStrides, trip_count
 from compiler.ir.scalar import Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import Dim, variables
@@ -204,6 +204,8 @@ class KernelTime:
             return (accessed(1, False) + shuffled(1)) * (parts * distinct * abs(stride))
         lanes = min(lane.lanes, lane.tile)
         columns = min(lane.lanes, self.contiguous_tile(a, axes, scope)) if stride is not None and not a.is_masked else 1
+        if stride is not None and is_interleaved(columns, stride, lane.lanes):
+            return (accessed(1, a.is_store) + shuffled(log2(columns))) * n
         if columns < MIN_TRANSPOSE_BLOCK:
             m = self.machine
             each = Issue(shuffles=m.gather_shuffles, instructions=m.gather_instructions)
