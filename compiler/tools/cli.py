@@ -136,8 +136,19 @@ def add_coverage_command(commands: Any) -> None:
     c.add_argument("--dynamic-shapes", action="store_true", help="run the samples with every dimension dynamic")
     c.add_argument("--dtype", default="f32", metavar="NAMES", help="element types of the samples, as in f32,i64 (f32)")
     c.add_argument("--fraction", type=float, default=1.0, metavar="P", help="fraction of the samples to run (1.0)")
-    c.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of that choice (0)")
+    c.add_argument(
+        "--shard", type=parse_shard, default=(1, 1), metavar="K/N", help="run the K-th of N disjoint shards (1/1)"
+    )
+    c.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of these choices (0)")
     c.add_argument("--log", type=Path, metavar="FILE", help="append results here and resume from it")
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Return K and N of "K/N"; ValueError unless 1 <= K <= N."""
+    shard, shards = map(int, text.split("/"))
+    if not 1 <= shard <= shards:
+        raise ValueError(text)
+    return shard, shards
 
 
 def add_fuzz_commands(commands: Any) -> None:
@@ -370,7 +381,8 @@ def run_opinfo_samples(args: argparse.Namespace) -> None:
         if name not in DTYPES:
             raise TilewrightError(f"unknown dtype {name}; available: {', '.join(DTYPES)}")
         dtype = to_torch(DTYPES[name])
-        sampling = SamplingOptions(dtype, options, args.gradients, args.dynamic_shapes, args.fraction, args.seed)
+        choice = (args.fraction, args.seed, *args.shard)
+        sampling = SamplingOptions(dtype, options, args.gradients, args.dynamic_shapes, *choice)
         for tally in run_samples(operators(args.operators, dtype, sampling.device), sampling, args.log):
             total.update(tally.counts)
             counts = "  ".join(f"{tally.counts[o]} {o}" for o in OUTCOMES if o in tally.counts)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.browser import console_errors, missing_browser, opened_page
+from tests.report.explore.browser import click, press, texts
 
 pytestmark = pytest.mark.skipif(bool(missing_browser()), reason=f"no browser: {missing_browser()} is missing")
 
@@ -24,23 +25,6 @@ def page(compared_ways: Path) -> Iterator[Any]:
 def no_errors(page: Any) -> Iterator[None]:
     yield
     assert console_errors(page) == ""
-
-
-def texts(page: Any, selector: str) -> list[str]:
-    return page.execute_script(
-        "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector
-    )  # type: ignore[no-any-return]  # what the script returns
-
-
-def press(page: Any, *keys: str) -> None:
-    for key in keys:
-        page.execute_script(
-            "document.dispatchEvent(new KeyboardEvent('keydown', {key: arguments[0], bubbles: true}))", key
-        )
-
-
-def click(page: Any, selector: str, number: int = 0) -> None:
-    page.execute_script("document.querySelectorAll(arguments[0])[arguments[1]].click()", selector, number)
 
 
 def show_imported_graph(page: Any) -> None:
