@@ -91,7 +91,8 @@ class Profile:
         times = (
             f"{format_seconds(call.median)} (fastest {format_seconds(call.minimum)}, spread {100 * call.spread:.0f} %)"
         )
-        return f"a call takes {times}, its {len(self.steps)} steps {steps}"
+        count = len(self.steps)
+        return f"a call takes {times}, its {count} {'step' if count == 1 else 'steps'} {steps}"
 
     def table(self) -> Table:
         """Return the kernels as a rich table."""

@@ -43,12 +43,16 @@ DESCRIPTION = "A tensor compiler: PyTorch graphs in, fused and tiled native code
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code: 0, 1 after an error (printed without traceback), 130 if interrupted.
 
-    Wrong usage exits with 2.
+    A reader that stops, such as `head`, ends a command silently.  Wrong usage exits with 2.
     """
     try:
         load_plugins(requested_modules(arguments))
         args = build_parser().parse_args(arguments)
         args.command(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left to flush
+        return 1
     except (TilewrightError, OSError, IndexError, ValueError, RuntimeError) as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
         return 1

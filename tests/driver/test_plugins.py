@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from documents import ROOT, blocks, write_files
 
 from compiler.driver.plugins import load_modules
 from compiler.errors import PluginError
+from tests.report.explore.pages import page_data
 
 TUTORIAL = "docs/first-pass.md"
 MODULES = {"my_passes": "", "add_an_op": "examples/add_an_op.py", "c_target": "examples/c_target.py"}
@@ -102,6 +104,24 @@ def test_passes_of_a_plugin_run_in_edited_pipelines(installed: Path, tmp_path: P
     assert "0..4 unroll 4" in done.stdout
     done = run(tmp_path, "-m", "compiler", "passes", installed=installed)
     assert {"gate-to-silu", "unroll-short{max-steps=8}"} <= set(done.stdout.split("\n"))
+
+
+class Gate(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(x)
+
+
+def test_passes_of_a_plugin_are_steps_of_the_page(installed: Path, tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(Gate(), (torch.randn(4, 1000),)), tmp_path / "model.pt2")
+    passes = ["--graph-passes", "default,+gate-to-silu@before:decompose"]
+    passes += ["--tile-passes", "default,+unroll-short@before:parallelize"]
+    done = run(tmp_path, "-m", "compiler", "explore", "model.pt2", "-o", "page.html", *passes, installed=installed)
+    assert done.returncode == 0, done.stderr
+    (way,) = page_data(tmp_path / "page.html")["ways"]
+    (gated,) = (s for s in way["graph"]["steps"] if s["name"] == "gate-to-silu")
+    assert len(gated["rewrites"]) == 1
+    (kernel,) = way["kernels"]
+    assert "unroll-short" in {s["name"] for s in kernel["tile"]["steps"]}
 
 
 def test_an_op_of_a_plugin_is_text_and_code(installed: Path, tmp_path: Path) -> None:

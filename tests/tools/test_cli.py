@@ -294,6 +294,16 @@ def test_as_a_module() -> None:
     assert done.stderr.startswith("error: ")
 
 
+def test_a_reader_may_stop() -> None:
+    command = [sys.executable, "-m", "compiler", "ops"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
 def test_version_and_help_of_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
