@@ -27,6 +27,11 @@ def no_errors(page: Any) -> Iterator[None]:
     assert console_errors(page) == ""
 
 
+def show_imported_graph(page: Any) -> None:
+    """Go to the first step, where no pass has joined nodes."""
+    press(page, "g", *["ArrowUp"] * 30)
+
+
 def test_ways_stand_side_by_side(page: Any) -> None:
     assert texts(page, ".view .summary b") == ["default", "unfused", "gpu"]
     assert "a call, measured" in texts(page, "#dock th")
@@ -37,7 +42,7 @@ def test_ways_stand_side_by_side(page: Any) -> None:
 
 
 def test_keys_step_through_passes(page: Any) -> None:
-    press(page, "g", *["ArrowUp"] * 30)
+    show_imported_graph(page)
     assert texts(page, ".view:first-child .step.active") == ["imported"]
     title = ".view:first-child .pane:nth-child(3) .title"
     assert texts(page, title) == ["Graph IR at first"]
@@ -48,7 +53,8 @@ def test_keys_step_through_passes(page: Any) -> None:
 
 
 def test_keys_step_through_rewrites(page: Any) -> None:
-    press(page, "g", *["ArrowUp"] * 30, "ArrowRight")
+    show_imported_graph(page)
+    press(page, "ArrowRight")
     title = ".view:first-child .pane:nth-child(3) .title"
     assert re.match(r"Graph IR after \w+, rewrite 1 of ", texts(page, title)[0])
     assert texts(page, ".view:first-child .step.active")[0].startswith("1. ")
@@ -83,6 +89,7 @@ def test_a_source_line_selects_its_kernel(page: Any) -> None:
 
 
 def test_search_finds_modules(page: Any) -> None:
+    show_imported_graph(page)
     page.execute_script(
         "const i = document.querySelector('#search input'); i.value = 'module blocks.1.linear';"
         "i.dispatchEvent(new Event('input')); i.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'}))"
