@@ -123,20 +123,23 @@ class ExprEmitter(AddressEmitter):
         key = tuple(coord[a] for a in value.axes)
         if key not in value.elements:
             assert value.pending is not None
+            line, self.b.line = self.b.line, value.line
             value.elements[key] = self.emit_element(value.pending, coord)
+            self.b.line = line
         return value.elements[key]
 
     def bind_lazily(self, name: str, e: Expr) -> None:
         """Bind `name` to `e`, which is computed at its first use or by `materialize`."""
-        self.scope.values[name] = BoundValue(e.dtype, self.axes(e), pending=e)
+        self.scope.values[name] = BoundValue(e.dtype, self.axes(e), pending=e, line=self.b.line)
 
     def materialize(self, name: str) -> None:
         """Compute every element of a bound value at this point."""
         value = self.scope.values[name]
         if value.pending is not None:
+            line, self.b.line = self.b.line, value.line
             for coord in self.interleaved_coords(value.pending, tile_coords(self.scope, value.axes)):
                 self.bound_element(name, coord)
-            value.pending = None
+            value.pending, self.b.line = None, line
 
     def interleaved_coords(self, e: Expr, coords: Sequence[Coord]) -> Iterator[Coord]:
         """Yield `coords`, after computing `e` for groups of `INTERLEAVE_COUNT` of them in an interleaved order."""
@@ -155,7 +158,9 @@ class ExprEmitter(AddressEmitter):
                 visited.add(operation.name)
                 bound = self.scope.values.get(operation.name)
                 if bound is not None and bound.pending is not None:
+                    line, self.b.line = self.b.line, bound.line
                     self._emit_interleaved(bound.pending, coords, visited)
+                    self.b.line = line
             for coord in coords:
                 self.emit_element(operation, coord)
 

@@ -75,12 +75,16 @@ class StorageBuffer:
 
 @dataclass
 class BoundValue:
-    """A value bound by Let or Reduce: its dtype, its axes, and the elements computed so far; `pending` computes the others."""
+    """A value bound by Let or Reduce: its dtype, its axes, and the elements computed so far; `pending` computes the others.
+
+    `line` is the line of its statement in printed Tile IR.
+    """
 
     dtype: DType
     axes: tuple[str, ...]
     elements: dict[tuple[int, ...], str] = field(default_factory=dict)
     pending: Expr | None = None
+    line: int = 0
 
 
 @dataclass
