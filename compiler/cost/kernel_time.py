@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from math import hypot, log2, prod
 
 from compiler.analysis.accesses import Access, Accesses
-from compiler.cost.cache_traffic import NO_DISTANCES, CacheTraffic
+from compiler.cost.cache_traffic import NO_REUSE, CacheTraffic, ReuseDistances
 from compiler.cost.issue import Cost, Issue, accessed, computed, masked, operation_cost, shuffled
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved
@@ -51,22 +51,25 @@ def predicted_seconds(kernel: Kernel, machine: Machine) -> float:
 
 
 class KernelEstimate:
-    """Estimated time of a scheduled kernel on one thread, for any state of the caches before the call."""
+    """Estimated time of a scheduled kernel on one thread, for any state of the caches before the call.
 
-    def __init__(self, kernel: Kernel, machine: Machine) -> None:
+    `shared_memory` names the parameters that lie in the memory of another one.
+    """
+
+    def __init__(self, kernel: Kernel, machine: Machine, shared_memory: Mapping[str, str] | None = None) -> None:
         accesses = Accesses(with_unique_names(kernel))
         cost = KernelTime(accesses, machine).block(accesses.kernel.body, {})
         self.machine, self.computation = machine, cost.straight.cycles(machine) + cost.loop_cycles
-        self.traffic = CacheTraffic(accesses, machine)
+        self.traffic = CacheTraffic(accesses, machine, shared_memory)
 
     def touched_bytes(self, param: str) -> float:
         """Return the bytes of the cache lines of a parameter that a call touches."""
         footprint = self.traffic.footprints.get(param)
         return footprint.touched * CACHE_LINE_BYTES if footprint else 0.0
 
-    def seconds(self, distances: Mapping[str, float] = NO_DISTANCES) -> float:
-        """Return the estimated seconds of a call; `distances` as in `CacheTraffic.cycles`."""
-        return self.machine.seconds(hypot(self.computation, self.traffic.cycles(distances)))
+    def seconds(self, reuse: Mapping[str, ReuseDistances] = NO_REUSE) -> float:
+        """Return the estimated seconds of a call; `reuse` as in `CacheTraffic.cycles`."""
+        return self.machine.seconds(hypot(self.computation, self.traffic.cycles(reuse)))
 
 
 class KernelTime:

@@ -176,31 +176,32 @@ def shuffle_latency(b: Bench) -> float:
     return b.cycles(rotation(b, 1))
 
 
-def bytes_per_cycle(b: Bench, size: int) -> float:
-    """Return the bytes read in a cycle by a loop over data of `size` bytes."""
-    return ALIGNED_LOADS.chains * b.target.vector_bits / 8 / b.cycles(ALIGNED_LOADS, size)
+def line_cycles(b: Bench, size: int) -> float:
+    """Return the cycles of a line in a loop that reads data of `size` bytes."""
+    lines = ALIGNED_LOADS.chains * b.target.vector_bits / 8 / CACHE_LINE_BYTES
+    return b.cycles(ALIGNED_LOADS, size) / lines
 
 
-def l2_bytes_per_cycle(b: Bench) -> float:
+def l2_line_cycles(b: Bench) -> float:
     """Reads of half of the second-level cache."""
-    return bytes_per_cycle(b, b.machine.l2 // 2)
+    return line_cycles(b, b.machine.l2 // 2)
 
 
-def l3_bytes_per_cycle(b: Bench) -> float:
+def l3_line_cycles(b: Bench) -> float:
     """Reads of half of the last cache."""
-    return bytes_per_cycle(b, b.machine.l3 // 2)
+    return line_cycles(b, b.machine.l3 // 2)
 
 
-def memory_slowdown(b: Bench) -> float:
-    """Reads of four times the last cache, beside those of half of it."""
-    return l3_bytes_per_cycle(b) / bytes_per_cycle(b, 4 * b.machine.l3)
+def memory_line_cycles(b: Bench) -> float:
+    """Reads of four times the last cache."""
+    return line_cycles(b, 4 * b.machine.l3)
 
 
 MICROBENCHMARKS: dict[str, Callable[[Bench], float]] = {
     f.__name__: f
     for f in (
         frequency, fma_per_cycle, fma_latency, loads_per_cycle, loads_per_broadcast, unaligned_cost, stores_per_cycle,
-        shuffles_per_cycle, shuffle_latency, l2_bytes_per_cycle, l3_bytes_per_cycle, memory_slowdown,
+        shuffles_per_cycle, shuffle_latency, l2_line_cycles, l3_line_cycles, memory_line_cycles,
     )
 }  # fmt: skip
 """Microbenchmarks by the field that they measure."""
