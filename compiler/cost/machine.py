@@ -72,6 +72,7 @@ class Core:
     loop_overhead: float = quantity(0.5, "cycles", "Of an iteration that overlap with nothing.", RANKED)
     loop_entry: float = quantity(6.0, "cycles", "Of entering and leaving a loop.", RANKED)
     loop_end_instructions: int = quantity(3, "instructions", "End of a loop: counter, comparison, branch.", COUNTED)
+    instruction_bytes: float = quantity(7.0, "bytes", "Of a vector instruction.", COUNTED)
     step_instructions: int = quantity(5, "instructions", "Step of a contraction: counter, addresses, branch.", COUNTED)
     gather_shuffles: float = quantity(2.5, "shuffles", "For each lane of a gather or scatter.", RANKED)
     gather_instructions: float = quantity(3.0, "instructions", "The same.", RANKED)
@@ -89,6 +90,8 @@ class Caches:
     l2_line_cycles: float = quantity(1.05, "cycles/line", "Streamed from the second-level cache.", "l2_line_cycles")
     l3_line_cycles: float = quantity(2.4, "cycles/line", "Streamed from the last cache.", "l3_line_cycles")
     memory_line_cycles: float = quantity(11.0, "cycles/line", "Streamed from memory.", "memory_line_cycles")
+    l3_latency: float = quantity(50.0, "cycles", "Of one line from the last cache, in order.", "l3_latency")
+    memory_latency: float = quantity(400.0, "cycles", "Of one line from memory, in order.", "memory_latency")
     l2_bytes_per_cycle: int = quantity(32, "bytes/cycle", "From L2, as choices of tiles count it.", RANKED)
     l3_bytes_per_cycle: int = quantity(10, "bytes/cycle", "From beyond L2, as choices of ops and kernels count it.", TIMED)
     memory_slowdown: float = quantity(2.0, "1", "A line surely from memory, in lines from beyond L2.", TIMED)
@@ -232,6 +235,7 @@ class GPU(Machine):
     Rates are those of one multiprocessor (compute unit), unless they say otherwise.  The second-level cache is the device's.
     """
 
+    unit_overlap: int = quantity(4, "exponent", "Of the norm that joins cycles of busy units.", UNMEASURED)
     frequency: float = quantity(1.83e9, "Hz", "Clock rate under the stated peak rates.", DATA_SHEET)
     l2: int = quantity(50 << 20, "bytes", "Last cache of the device.", DATA_SHEET)
     l2_bytes_per_cycle: int = quantity(38, "bytes/cycle", "From the last cache.", DATA_SHEET)

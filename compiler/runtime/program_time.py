@@ -100,8 +100,12 @@ def program_seconds(program: Program, machine: Machine) -> list[float]:
                 for (memory, start, size), name in places.items()
                 if size
             }
+            code = Interval(f"code of {launch.kernel}", 0, estimate.code_bytes)
             if is_second:
-                seconds.append(times * estimate.seconds({n: stack.distances(i) for n, i in intervals.items()}))
-            for interval in intervals.values():
+                reuse = {name: stack.distances(i) for name, i in intervals.items()}
+                once = estimate.seconds(reuse, stack.distances(code))
+                again = (times - 1) * estimate.seconds() if times > 1 else 0.0
+                seconds.append(once + again)
+            for interval in (code, *intervals.values()):
                 stack.touch(interval)
     return seconds
