@@ -15,7 +15,7 @@ import json
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -33,7 +33,6 @@ from benchmarks.survey.rows import KernelRow
 from benchmarks.survey.summary import PredictionQuality, prediction_quality
 from compiler.codegen.backend import target_by_name
 from compiler.cost.machine import Machine
-from compiler.runtime.program_time import program_seconds
 from compiler.driver.variant import require_executable
 from compiler.ir.scalar import Load
 from compiler.ir.text.tile_parser import parse_program
@@ -42,6 +41,7 @@ from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Reduce, stmt_exprs, walk
 from compiler.ir.tile.program import Launch, Program, execution_counts
 from compiler.report.render import table
+from compiler.runtime.program_time import program_seconds
 from compiler.runtime.timeline import TimelineRecorder
 
 RECORD = Path(tempfile.gettempdir()) / "tilewright-predictions.jsonl.gz"

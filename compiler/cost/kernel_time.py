@@ -8,14 +8,14 @@ instruction for each register of a tile, equal loads of one iteration once, redu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import hypot, log2, prod
+from math import log2, prod
 
 from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.cache_traffic import NO_REUSE, CacheTraffic, ReuseDistances
 from compiler.cost.code_size import code_lines
 from compiler.cost.issue import Cost, Issue, accessed, computed, masked, operation_cost, shuffled
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
-from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved
+from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved
 from compiler.cost.tile_strides import TileStrides, trip_count
 from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import Dim, variables
@@ -74,8 +74,9 @@ class KernelEstimate:
 
     def seconds(self, reuse: Mapping[str, ReuseDistances] = NO_REUSE, code_reuse: ReuseDistances = ()) -> float:
         """Return the estimated seconds of a call; `reuse` as in `CacheTraffic.cycles`, `code_reuse` of the kernel's code."""
-        cycles = hypot(self.computation, self.traffic.cycles(reuse)) + self.code_cycles(code_reuse)
-        return self.machine.seconds(cycles)
+        n = self.machine.transfer_overlap
+        cycles = (self.computation**n + self.traffic.cycles(reuse) ** n) ** (1 / n)
+        return self.machine.seconds(cycles + self.code_cycles(code_reuse))
 
     def code_cycles(self, reuse: ReuseDistances) -> float:
         """Return the cycles in which code arrives: nothing runs until a line is there, and nobody asks for the next before."""
@@ -135,6 +136,8 @@ class KernelTime:
         self.free_registers = max(0.0, self.machine.registers - live)
         once = self.straight(stmt, scope, unrolled) + body.straight * points
         once += (computed(accumulators * cost) + accessed(spilled, True) + accessed(spilled, False)) * points
+        if is_contraction(stmt):
+            once += Issue(instructions=(self.machine.fma_instructions - 1) * accumulators * points)
         self.free_registers = self.machine.registers
         hoisted = self.invariant_loads(stmt, scope) if not writes(stmt.body) else Issue()
         once += hoisted * -1
@@ -239,6 +242,8 @@ class KernelTime:
             return (accessed(1, False) + shuffled(1)) * (parts * distinct * abs(stride))
         lanes = min(lane.lanes, lane.tile)
         columns = min(lane.lanes, self.contiguous_tile(a, axes, scope)) if stride is not None and not a.is_masked else 1
+        if stride is not None and is_interleaved(columns, stride, lane.lanes):
+            return (accessed(1, a.is_store) + shuffled(log2(columns))) * n
         if columns < MIN_TRANSPOSE_BLOCK:
             m = self.machine
             each = Issue(shuffles=m.gather_shuffles, instructions=m.gather_instructions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -31,6 +31,7 @@ class StepProfile:
 
     `predicted` are the seconds by the cost model, `roofline` those that the machine needs at least for `flops` and `bytes`.
     All four are 0 for a call into PyTorch, the last two for a GPU's kernels.  `dtypes` are those of the arithmetic, see `arithmetic_dtypes`.
+    `events` are the counts of hardware counters, by name, where there are some.
     """
 
     name: str
@@ -42,6 +43,7 @@ class StepProfile:
     dtypes: str = ""
     predicted: float = 0.0
     roofline: float = 0.0
+    events: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -93,10 +95,10 @@ def _make_step_profile(
     if isinstance(step, Launch):
         kernel, sizes = program.kernels[step.kernel], exe.size_values
         work = runs * count_flops(kernel, sizes), runs * count_bytes(kernel, sizes)
-        estimates = (0.0, 0.0)
+        seconds, bound = 0.0, 0.0
         if not isinstance(exe, GPUExecutable):
-            estimates = _cpu_estimates(kernel, exe.target, sizes, next(predicted), runs)
-        return StepProfile(kernel.name, step.node, timing, *work, runs, arithmetic_dtypes(kernel), *estimates)
+            seconds, bound = _cpu_estimates(kernel, exe.target, sizes, next(predicted), runs)
+        return StepProfile(kernel.name, step.node, timing, *work, runs, arithmetic_dtypes(kernel), seconds, bound)
     if isinstance(step, OpaqueCall):
         return StepProfile(step.operator, step.node, timing, 0, 0, runs)
     assert isinstance(step, Copy)
