@@ -68,10 +68,12 @@ def print_kernel(kernel: Kernel) -> str:
     """Return `kernel` as text; large expressions are split into bindings of fresh names `%t0 = ...`."""
     printer = _KernelPrinter(kernel.body, {p.name: p.type.dtype for p in kernel.params})
     params = [write_dynamic_size(s) for s in kernel_dynamic_sizes(kernel)]
-    params += [f"{p.role} {format_value_name(p.name)}: {p.type}" for p in kernel.params]
+    params += [f"{p.role} {format_value_name(p.name)}: {p.type}{' descriptor' * p.descriptor}" for p in kernel.params]
     lines = [indent(line) for s in kernel.body for line in printer.print_stmt(s)]
     max_chunks = "" if kernel.max_chunks is None else f" max_chunks {kernel.max_chunks}"
-    schedule = f"{max_chunks}{f' warps {kernel.warps}' if kernel.warps else ''}"
+    numbers = {"warps": kernel.warps, "persistent": kernel.persistent}
+    schedule = max_chunks + "".join(f" {what} {n}" for what, n in numbers.items() if n)
+    schedule += " warp_specialized" * kernel.warp_specialized
     return "\n".join([write_header(f"kernel {format_global_name(kernel.name)}", params, schedule), *lines, "}"])
 
 
