@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
 from compiler.cost.contraction import resident_lines
@@ -35,6 +36,8 @@ class Footprint:
     accesses: tuple[Access, ...]
 
 
+NO_DISTANCES: Mapping[str, float] = {}
+
 Footprints = Mapping[str, Footprint]
 """The footprint of each buffer."""
 
@@ -55,14 +58,23 @@ class CacheTraffic:
         for a in accesses.all:
             self.by_statement.setdefault(id(a.stmt), []).append(a)
 
-    def cycles(self) -> float:
-        """Return the cycles of all transfers that prefetching does not hide."""
-        footprints = self.block(self.accesses.kernel.body, {})
+    @cached_property
+    def footprints(self) -> Footprints:
+        """The footprint of each buffer in one call."""
+        return self.block(self.accesses.kernel.body, {})
+
+    def cycles(self, distances: Mapping[str, float] = NO_DISTANCES) -> float:
+        """Return the cycles of all transfers that prefetching does not hide.
+
+        `distances` are the bytes that the program has touched since it last touched a parameter's data; by default, this
+        call alone.
+        """
         total = 0.0
         for level in self.levels:
-            share = self.miss_share(level, footprints)
-            for f in footprints.values():
-                fetched = max(0.0, f.fetched[level] - f.touched * (1 - share))
+            share = self.miss_share(level, self.footprints)
+            for n, f in self.footprints.items():
+                first = max(share, self.lost_part(distances.get(n, 0.0) / CACHE_LINE_BYTES / level.lines))
+                fetched = max(0.0, f.fetched[level] - f.touched * (1 - first))
                 transfers = self.machine.store_transfers if any(a.is_store for a in f.accesses) else 1.0
                 total += fetched * level.miss_cycles * transfers
         return total * self.machine.prefetched_share
@@ -156,5 +168,9 @@ class CacheTraffic:
 
     def miss_share(self, level: Level, footprints: Footprints) -> float:
         """Return the share of what an iteration touched that is gone in the next one: 0 if all fits, 1 if far from it."""
-        used, kept = sum(f.touched for f in footprints.values()) / level.lines, self.machine.kept_share
+        return self.lost_part(sum(f.touched for f in footprints.values()) / level.lines)
+
+    def lost_part(self, used: float) -> float:
+        """Return the part of the data in a cache that is gone after so many times its size was touched."""
+        kept = self.machine.kept_share
         return min(1.0, max(0.0, (used - kept) / (self.machine.lost_share - kept)))

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from math import hypot, log2, prod
 
 from compiler.analysis.accesses import Access, Accesses
-from compiler.cost.cache_traffic import CacheTraffic
+from compiler.cost.cache_traffic import NO_DISTANCES, CacheTraffic
 from compiler.cost.issue import Cost, Issue, accessed, computed, masked, operation_cost, shuffled
-from compiler.cost.machine import Machine
-from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved
+from compiler.cost.machine import CACHE_LINE_BYTES, Machine
+from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved
 from compiler.cost.tile_strides import TileStrides, trip_count
 from compiler.ir.scalar import Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import Dim, variables
@@ -47,10 +47,26 @@ def predicted_seconds(kernel: Kernel, machine: Machine) -> float:
 
     Dynamic sizes have the values of their hints.
     """
-    accesses = Accesses(with_unique_names(kernel))
-    cost = KernelTime(accesses, machine).block(accesses.kernel.body, {})
-    computation = cost.straight.cycles(machine) + cost.loop_cycles
-    return machine.seconds(hypot(computation, CacheTraffic(accesses, machine).cycles()))
+    return KernelEstimate(kernel, machine).seconds()
+
+
+class KernelEstimate:
+    """Estimated time of a scheduled kernel on one thread, for any state of the caches before the call."""
+
+    def __init__(self, kernel: Kernel, machine: Machine) -> None:
+        accesses = Accesses(with_unique_names(kernel))
+        cost = KernelTime(accesses, machine).block(accesses.kernel.body, {})
+        self.machine, self.computation = machine, cost.straight.cycles(machine) + cost.loop_cycles
+        self.traffic = CacheTraffic(accesses, machine)
+
+    def touched_bytes(self, param: str) -> float:
+        """Return the bytes of the cache lines of a parameter that a call touches."""
+        footprint = self.traffic.footprints.get(param)
+        return footprint.touched * CACHE_LINE_BYTES if footprint else 0.0
+
+    def seconds(self, distances: Mapping[str, float] = NO_DISTANCES) -> float:
+        """Return the estimated seconds of a call; `distances` as in `CacheTraffic.cycles`."""
+        return self.machine.seconds(hypot(self.computation, self.traffic.cycles(distances)))
 
 
 class KernelTime:
@@ -204,6 +220,8 @@ class KernelTime:
             return (accessed(1, False) + shuffled(1)) * (parts * distinct * abs(stride))
         lanes = min(lane.lanes, lane.tile)
         columns = min(lane.lanes, self.contiguous_tile(a, axes, scope)) if stride is not None and not a.is_masked else 1
+        if stride is not None and is_interleaved(columns, stride, lane.lanes):
+            return (accessed(1, a.is_store) + shuffled(log2(columns))) * n
         if columns < MIN_TRANSPOSE_BLOCK:
             m = self.machine
             each = Issue(shuffles=m.gather_shuffles, instructions=m.gather_instructions)

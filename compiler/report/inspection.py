@@ -144,12 +144,12 @@ class Inspection(ABC):
 
 def _stage_text(stage: str, stages: Stages) -> str:
     """Return the text of a stage of one program; ArgumentError for a stage that its target does not have."""
-    printers = backend_of(stages.target).printers
-    if stage in printers:
-        return "\n".join(printers[stage](kernel, stages.target) for kernel in stages.scheduled.kernels.values())
+    listings = backend_of(stages.target).listings
+    if stage in listings:
+        return "\n".join(listings[stage](kernel, stages.target).text for kernel in stages.scheduled.kernels.values())
     if stage not in IR_STAGES:
         raise ArgumentError(
-            f"there is no stage {stage!r}; choose one of {', '.join((*IR_STAGES, SCHEDULES, *printers))}"
+            f"there is no stage {stage!r}; choose one of {', '.join((*IR_STAGES, SCHEDULES, *listings))}"
         )
     ir = getattr(stages, stage)
     return print_graph(ir) if isinstance(ir, Graph) else print_program(ir)

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from compiler.codegen.backend import target_by_name
-from compiler.driver.compiled_graph import MAX_SIZE
 from compiler.driver.partitioned_graph import AnyCompiled
+from compiler.driver.specialization import MAX_SIZE
 from compiler.frontend.dynamo_backend import backend_of
 from compiler.ir.interpret.random_inputs import random_array
 from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT

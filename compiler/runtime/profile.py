@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -31,6 +31,7 @@ class StepProfile:
 
     `predicted` are the seconds by the cost model, `roofline` those that the machine needs at least for `flops` and `bytes`.
     All four are 0 for a call into PyTorch, the last two for a GPU's kernels.  `dtypes` are those of the arithmetic, see `arithmetic_dtypes`.
+    `events` are the counts of hardware counters, by name, where there are some.
     """
 
     name: str
@@ -42,6 +43,7 @@ class StepProfile:
     dtypes: str = ""
     predicted: float = 0.0
     roofline: float = 0.0
+    events: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -89,8 +91,8 @@ def _make_step_profile(exe: Executable, step: Step, runs: int, timing: Timing) -
         kernel, sizes = program.kernels[step.kernel], exe.size_values
         work = runs * count_flops(kernel, sizes), runs * count_bytes(kernel, sizes)
         estimates = (0.0, 0.0) if isinstance(exe, GPUExecutable) else _cpu_estimates(kernel, exe.target, sizes)
-        expected = (runs * seconds for seconds in estimates)
-        return StepProfile(kernel.name, step.node, timing, *work, runs, arithmetic_dtypes(kernel), *expected)
+        predicted, bound = (runs * seconds for seconds in estimates)
+        return StepProfile(kernel.name, step.node, timing, *work, runs, arithmetic_dtypes(kernel), predicted, bound)
     if isinstance(step, OpaqueCall):
         return StepProfile(step.operator, step.node, timing, 0, 0, runs)
     assert isinstance(step, Copy)

@@ -7,13 +7,14 @@ the loops state; code generation decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import TypeAlias
 
 from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, intrinsic_suffix, literal, llvm_type
+from compiler.codegen.llvm.debug_info import FIRST_SCOPE, DebugInfo
 from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
 from compiler.codegen.llvm.kernel_module import NEXT_CHUNK, PhaseBody, parallel_module, serial_module
 from compiler.codegen.llvm.primitives import emit_binary, emit_dot_instruction
@@ -39,11 +40,15 @@ LoopBody: TypeAlias = Callable[[ExprEmitter, CarriedValues], CarriedValues]
 """Emits one iteration: takes the carried values and returns the updated ones."""
 
 
-def emit_kernel(kernel: Kernel, target: CPUTarget) -> str:
-    """Return the LLVM IR text of the module for `kernel`."""
+def emit_kernel(kernel: Kernel, target: CPUTarget, debug: DebugInfo | None = None) -> str:
+    """Return the LLVM IR text of the module for `kernel`; with `debug`, instructions know their lines of Tile IR."""
     if not is_parallelizable(kernel):
-        return serial_module(kernel, target, KernelEmitter(kernel, target).emit(kernel.body))
-    return parallel_module(kernel, target, [emit_phase(kernel, target, phase) for phase in parallel_phases(kernel)])
+        return serial_module(kernel, target, KernelEmitter(kernel, target, debug).emit(kernel.body), debug)
+    phases = [
+        emit_phase(KernelEmitter(kernel, target, debug, k), phase)
+        for k, phase in enumerate(parallel_phases(kernel))
+    ]
+    return parallel_module(kernel, target, phases, debug)
 
 
 def partial_tile_error(r: Range) -> TargetError:
@@ -53,19 +58,20 @@ def partial_tile_error(r: Range) -> TargetError:
     )
 
 
-def emit_phase(kernel: Kernel, target: CPUTarget, phase: Block) -> PhaseBody:
+def emit_phase(emitter: KernelEmitter, phase: Block) -> PhaseBody:
     """Emit one phase of a parallel kernel."""
     loops = [perfect_parallel_nest((s,)) for s in phase if isinstance(s, For) and s.parallel]
     steps = tuple(product(trip_count(f.range) for f in nest) for nest in loops)
-    return PhaseBody(KernelEmitter(kernel, target).emit(phase, shared=True), steps)
+    return PhaseBody(emitter.emit(phase, shared=True), steps)
 
 
 class KernelEmitter:
-    """Emits statements of one kernel into the builder `b`."""
+    """Emits statements of one kernel into the builder `b`, the body of its function number `function`."""
 
-    def __init__(self, kernel: Kernel, target: CPUTarget) -> None:
+    def __init__(self, kernel: Kernel, target: CPUTarget, debug: DebugInfo | None = None, function: int = 0) -> None:
         self.kernel, self.target = kernel, target
-        self.b = IRBuilder()
+        self.lines = debug.lines if debug else None
+        self.b = IRBuilder(scope=FIRST_SCOPE + function if debug else 0)
         # (pointer, elements) of the stack memory of each local buffer; all unrolled copies of a tile.Local share it
         self.local_allocas: dict[tuple[object, ...], tuple[str, int]] = {}
         self.failed_flag = (
@@ -89,21 +95,29 @@ class KernelEmitter:
             self.emit_shared_loops(loops, ev)
         else:
             self.emit_block(body, ev)
+        self.b.line = 1  # of the kernel itself
         self.emit_status()
         streams = any(isinstance(s, Store) and s.nontemporal is not None for s in tile.walk(body))
         if streams and self.target.triple.startswith("x86"):
             self.b.intrinsic("void", "llvm.x86.sse.sfence")
+        self.b.emit_void("ret void")
         return self.b
 
     # statements
 
     def emit_block(self, body: Block, ev: ExprEmitter) -> None:
         """Emit statements in order; a Let is emitted at its first use, or before the next loop that uses it."""
-        for stmt in body:
+        outer = self.b.line
+        for stmt, self.b.line in self.numbered(body):
             if isinstance(stmt, (For, Reduce)):
                 self.materialize_used(stmt, ev)
             self.emit_stmt(stmt, ev)
             ev.memo = _pointer_memo(ev)
+        self.b.line = outer
+
+    def numbered(self, body: Block) -> Iterable[tuple[Stmt, int]]:
+        """Return statements of the loop that is being emitted, with their lines; all 0 without debug information."""
+        return self.lines.in_block(body, self.b.line) if self.lines else ((s, 0) for s in body)
 
     @staticmethod
     def materialize_used(stmt: Stmt, ev: ExprEmitter) -> None:
@@ -261,13 +275,16 @@ class KernelEmitter:
 
         A thread keeps the number of the first iteration of each loop that it ran, to which its scratch memory belongs.
         """
+        lines = [line for _, line in self.numbered(tuple(loops))]
         for loop in loops:
             self.materialize_used(loop, ev)
+        self.b.line = lines[0]
 
         def run_chunk(carried: CarriedValues) -> tuple[str, CarriedValues]:
             chunk, *first = carried
             inner = ExprEmitter(self.b, ev.scope.inner(), _pointer_memo(ev))
-            first = [self.emit_worksharing_loop(s, chunk, f, inner) for s, f in zip(loops, first, strict=True)]
+            for k, (loop, self.b.line) in enumerate(zip(loops, lines, strict=True)):
+                first[k] = self.emit_worksharing_loop(loop, chunk, first[k], inner)
             self.b.declarations.add(f"declare i64 @{NEXT_CHUNK}(ptr)")
             following = self.b.emit(f"call i64 @{NEXT_CHUNK}(ptr %claimer)")
             return self.b.emit(f"icmp sge i64 {following}, 0"), [following, *first]
@@ -300,7 +317,9 @@ class KernelEmitter:
             numbers = delinearize_step(self.b, inner.scope, nest, counts, counter)
             for p in scratch:
                 reuse_thread_scratch(inner.scope, p, body, nest, numbers, first_numbers)
+            line, self.b.line = self.b.line, self.b.line + len(nest) - 1  # that of the innermost loop
             self.emit_nested_loops(list(zip(nest, numbers, strict=True)), inner, body)
+            self.b.line = line
             return []
 
         self.b.loop(start, stop, 1, [], step, may_be_empty=True)

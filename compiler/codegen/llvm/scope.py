@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK
+from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_interleaved
 from compiler.ir.scalar import Expr
 from compiler.ir.symbolic.affine import coefficient, stride
 from compiler.ir.symbolic.index_expr import Dim, product, substitute, var, variables
@@ -75,12 +75,16 @@ class StorageBuffer:
 
 @dataclass
 class BoundValue:
-    """A value bound by Let or Reduce: its dtype, its axes, and the elements computed so far; `pending` computes the others."""
+    """A value bound by Let or Reduce: its dtype, its axes, and the elements computed so far; `pending` computes the others.
+
+    `line` is the line of its statement in printed Tile IR.
+    """
 
     dtype: DType
     axes: tuple[str, ...]
     elements: dict[tuple[int, ...], str] = field(default_factory=dict)
     pending: Expr | None = None
+    line: int = 0
 
 
 @dataclass
@@ -198,7 +202,8 @@ class ElementOffset:
         while length < lane.lanes and (v := next((v for v in candidates if self.strides[v] == length), None)):
             axes.insert(0, scope.axes[v])
             length *= axes[0].tile
-        return tuple(axes) if length >= MIN_TRANSPOSE_BLOCK else ()
+        is_dense = is_interleaved(length, self.strides.get(lane.var, 0), lane.lanes)
+        return tuple(axes) if length >= MIN_TRANSPOSE_BLOCK or is_dense else ()
 
     def lane_offset(self, scope: CodegenScope, coord: Coord) -> Dim:
         """Return the offset at `coord` as a function of the lane number `LANE_VAR`."""

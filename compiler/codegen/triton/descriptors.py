@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from compiler.analysis.accesses import Accesses
+from compiler.analysis.index_width import has_long_indices
 from compiler.analysis.tensor_box import TensorBox, tensor_box
 from compiler.ir.scalar import Const, Load
 from compiler.ir.symbolic.index_expr import Dim, var
@@ -29,7 +30,8 @@ class TensorDescriptors:
     def __init__(self, kernel: Kernel, params: Mapping[str, str], fresh_name: Callable[[str], str]) -> None:
         self.params = params
         self.fresh_name = fresh_name
-        self.types = {p.name: p.type for p in kernel.params if p.descriptor}
+        is_long = has_long_indices(kernel)  # descriptors take indices of 32 bits
+        self.types = {p.name: p.type for p in kernel.params if p.descriptor and not is_long}
         self.names: dict[str, str] = {}  # of each descriptor by its text
         loads = (a for a in Accesses(kernel).all if a.buffer in self.types and not a.is_store)
         boxes = (tensor_box(a.index, self.types[a.buffer], a.loops) for a in loads)

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import assert_never
 
+from compiler.analysis.index_width import INT32_INDEX_LIMIT, has_long_indices
+from compiler.codegen.listing import Listing
 from compiler.codegen.triton.descriptors import ALLOCATOR, TensorDescriptors, start_key
 from compiler.codegen.triton.expressions import (
     BlockValue,
@@ -32,7 +34,8 @@ from compiler.codegen.triton.triton_names import HELPERS, RESERVED, TritonError,
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall, const
 from compiler.ir.symbolic.index_atoms import format_index
-from compiler.ir.symbolic.index_expr import Dim, interval, maximum, product, substitute, var
+from compiler.ir.symbolic.index_expr import Dim, maximum, product, substitute, var
+from compiler.ir.text.statement_lines import StatementLines
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import contraction_of
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
@@ -53,9 +56,6 @@ from compiler.ir.tile.kernel import (
 from compiler.ir.tile.loop_nest import trip_count
 from compiler.ir.types import f32, f64
 from compiler.target import MATRIX_DTYPES
-
-INT32_INDEX_LIMIT = 1 << 31
-"""Buffers of at least this many elements need 64-bit indices."""
 
 MODULE_TEMPLATE = """\
 \"\"\"{summary}\"\"\"
@@ -82,7 +82,12 @@ def emit_triton(kernel: Kernel) -> str:
     The module binds `kernel`, `signature`, `options` and `launch(*arguments)`.  `launch` takes a tensor for each parameter, with
     its elements dense in the order of the parameter's layout, and then an int for each dynamic size, in the order of their names.
     """
-    return TritonKernelEmitter(kernel).module_source()
+    return triton_listing(kernel).text
+
+
+def triton_listing(kernel: Kernel) -> Listing:
+    """Return what `emit_triton` does, with the lines of Tile IR that its lines come from."""
+    return TritonKernelEmitter(kernel).module_listing()
 
 
 class TritonKernelEmitter:
@@ -91,7 +96,9 @@ class TritonKernelEmitter:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.taken_names = set(RESERVED)
-        self.lines: list[str] = []
+        self.statement_lines = StatementLines.of(kernel)
+        self.line = 0  # of the statement that is being emitted, in the text of the kernel
+        self.lines: list[tuple[str, int]] = []
         self.depth = 1
         self.largest_block = 1
         self.name = self.fresh_name(kernel.name)
@@ -105,16 +112,23 @@ class TritonKernelEmitter:
         stores = Counter(s.buffer for s in tile.walk(kernel.body) if isinstance(s, Store))
         self.reassigned = {buffer for buffer, count in stores.items() if count > 1}
         self.grid_loops = [s.range for s in tile.walk(kernel.body) if isinstance(s, For) and s.parallel]
-        self.needs_int64_index = any(needs_int64(p.type.numel) for p in kernel.params)
+        self.needs_int64_index = has_long_indices(kernel)
 
     # the module
 
-    def module_source(self) -> str:
-        """Return the source of the module."""
+    def module_listing(self) -> Listing:
+        """Return the source of the module, whose function has the lines of the kernel."""
         self.emit_size_casts()
         self.emit_block(self.kernel.body)
-        declarations = self.exprs.descriptors.declarations()
-        body = "\n".join((*(f"    {line}" for line in declarations), *self.lines))
+        self.lines[:0] = [(f"    {line}", 0) for line in self.exprs.descriptors.declarations()]
+        source = self.module_source("\n".join(line for line, _ in self.lines))
+        before, _, after = source.partition(f"\ndef {self.name}(")
+        skipped = before.count("\n") + 2
+        lines = [0] * skipped + [line for _, line in self.lines]
+        return Listing(source, tuple(lines + [0] * (source.count("\n") - len(lines))))
+
+    def module_source(self, body: str) -> str:
+        """Return the source of the module around the `body` of its function."""
         names = ", ".join((*self.params.values(), *self.sizes.values()))
         jit = f"@triton.jit(do_not_specialize={list(self.sizes.values())})" if self.sizes else "@triton.jit"
         return MODULE_TEMPLATE.format(
@@ -127,8 +141,8 @@ class TritonKernelEmitter:
             grid=self.grid_text(),
             signature=self.signature(),
             options=self.launch_options(),
-            allocator=ALLOCATOR if declarations else "",
-            set_allocator="\n    triton.set_allocator(allocate)" if declarations else "",
+            allocator=ALLOCATOR if self.exprs.descriptors.names else "",
+            set_allocator="\n    triton.set_allocator(allocate)" if self.exprs.descriptors.names else "",
         )
 
     def import_lines(self, body: str) -> Iterator[str]:
@@ -180,7 +194,7 @@ class TritonKernelEmitter:
     # lines and names
 
     def write_line(self, line: str) -> None:
-        self.lines.append("    " * self.depth + line)
+        self.lines.append(("    " * self.depth + line, self.line))
 
     def fresh_name(self, name: str) -> str:
         """Return an unused Python name that resembles `name`."""
@@ -212,8 +226,10 @@ class TritonKernelEmitter:
             raise TritonError(
                 f"@{self.kernel.name}: a read-modify-write statement next to a parallel loop needs its own kernel"
             )
-        for stmt in body:
+        outer = self.line
+        for stmt, self.line in self.statement_lines.in_block(body, outer):
             self.emit_stmt(stmt)
+        self.line = outer
 
     def is_read_modify_write(self, stmt: Stmt) -> bool:
         """Return True if a statement outside parallel loops writes a parameter that it reads: it must not run in every program."""
@@ -457,12 +473,6 @@ RESULT_BYTES = 4
 
 MIN_DOT_EXTENT = 16
 """Smallest extent of a block that `tl.dot` accepts on every GPU."""
-
-
-def needs_int64(count: Dim) -> bool:
-    """Return True if indices of `count` elements may not fit 32 bits."""
-    bounds = interval(count, {})
-    return bounds is None or bounds[1] >= INT32_INDEX_LIMIT
 
 
 def reduce_identity(s: Reduce) -> Const:

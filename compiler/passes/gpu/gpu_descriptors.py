@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf, prod
 
 from compiler.analysis.accesses import Accesses
+from compiler.analysis.index_width import has_long_indices
 from compiler.analysis.tensor_box import ALIGNMENT, TensorBox, tensor_box
 from compiler.cost.gpu_contraction import is_parallel
 from compiler.cost.gpu_product import reads_shared_memory
@@ -42,9 +43,8 @@ class GpuDescriptors(ProgramPass):
 
     def run(self, ir: Program, context: Context) -> Program:
         gpu, kernels = gpu_of(context), dict(ir.kernels)
-        if not gpu.copies_boxes:
-            return ir
-        for name, kernel in ir.kernels.items():
+        short = {name: k for name, k in ir.kernels.items() if not has_long_indices(k)} if gpu.copies_boxes else {}
+        for name, kernel in short.items():
             unaligned = {
                 p.name
                 for launch in ir.launches

@@ -68,4 +68,9 @@ def test_short_sums_do_not_pay_for_descriptors() -> None:
 
 
 def test_targets_without_them() -> None:
-    check_pass("gpu-descriptors", unchanged=program("", ""), machine=GPU(descriptor_cycles=1, copies_boxes=False), special=False)
+    check_pass(
+        "gpu-descriptors",
+        unchanged=program("", ""),
+        machine=GPU(descriptor_cycles=1, copies_boxes=False),
+        special=False,
+    )
