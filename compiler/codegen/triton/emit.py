@@ -122,9 +122,8 @@ class TritonKernelEmitter:
         self.emit_block(self.kernel.body)
         self.lines[:0] = [(f"    {line}", 0) for line in self.exprs.descriptors.declarations()]
         source = self.module_source("\n".join(line for line, _ in self.lines))
-        before, _, after = source.partition(f"\ndef {self.name}(")
-        skipped = before.count("\n") + 2
-        lines = [0] * skipped + [line for _, line in self.lines]
+        before = source[: source.index(f"\ndef {self.name}(")]
+        lines = [0] * (before.count("\n") + 2) + [line for _, line in self.lines]
         return Listing(source, tuple(lines + [0] * (source.count("\n") - len(lines))))
 
     def module_source(self, body: str) -> str:
@@ -227,7 +226,8 @@ class TritonKernelEmitter:
                 f"@{self.kernel.name}: a read-modify-write statement next to a parallel loop needs its own kernel"
             )
         outer = self.line
-        for stmt, self.line in self.statement_lines.in_block(body, outer):
+        for stmt, line in self.statement_lines.in_block(body, outer):
+            self.line = line
             self.emit_stmt(stmt)
         self.line = outer
 
