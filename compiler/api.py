@@ -58,7 +58,8 @@ def compile(
 
     `args` and `kwargs` are example arguments for a module (a program brings its own); their sizes are compiled in, unless
     `dynamic_shapes` (as `torch.export.export` takes it) leaves some open: then one compilation serves all that it admits.
-    Raises UnsupportedOpError, which names all unsupported ops and the lines they stand on.
+    Raises UnsupportedOpError, which names all unsupported ops and the lines they stand on, and ExportError for what PyTorch
+    cannot export.
     """
     load_plugins()
     chosen = as_options(options)
