@@ -13,6 +13,7 @@ from functools import partial
 from math import prod
 from typing import TypeAlias
 
+from compiler.codegen.llvm.addresses import PrefetchedLines
 from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, intrinsic_suffix, literal, llvm_type
 from compiler.codegen.llvm.debug_info import FIRST_SCOPE, DebugInfo
 from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
@@ -219,8 +220,9 @@ class KernelEmitter:
         values = [v for _, v in carried]
 
         def steps(counter: Dim, count: int, values: CarriedValues, scope: CodegenScope) -> CarriedValues:
+            prefetched: PrefetchedLines = []
             for u in range(count):
-                inner = ExprEmitter(self.b, scope.inner(), _pointer_memo(ev))
+                inner = ExprEmitter(self.b, scope.inner(), _pointer_memo(ev), prefetched=prefetched)
                 inner.scope.enter_loop(r, counter + u)
                 values = body(inner, values)
             return values

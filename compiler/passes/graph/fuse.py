@@ -13,6 +13,7 @@ import networkx
 from compiler.analysis.accesses import Accesses
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
 from compiler.analysis.placement import concat_offsets
+from compiler.analysis.reduction_domains import reduction_extents
 from compiler.analysis.structural_key import group_key
 from compiler.cost.estimates import estimated_ops
 from compiler.cost.machine import Machine
@@ -354,8 +355,10 @@ class GroupSearch:
         if not self.context.machine.has_indexed_locals and not reads_whole_locals(kernel):
             return "elements of a local buffer would be read one by one, but it lies in registers"
         sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
+        read = preorder([o for n in sums for o in n.operands], frozenset(body.nodes))
+        share_nothing = all(map(reads_once, sums)) and frozenset(sums).isdisjoint(read)
         for n in sums[:-1]:
-            if hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
+            if not share_nothing and hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
                 return f"{n.op.name} shrinks its operands: materialized"
         if sums and any(isinstance(s, Local) for s in tile.walk(kernel.body)):
             again = reread_bytes(kernel)
@@ -436,6 +439,12 @@ def kernel_cost(kernel: Kernel, machine: Machine) -> int:
 def hinted_bytes(n: Node) -> int:
     """Return the bytes of a value under the size hints, 1 if there are none."""
     return dim_hint(n.type.nbytes)
+
+
+def reads_once(n: Node) -> bool:
+    """Return True if a contraction reads each element of its largest operand once, as a vector times a matrix does."""
+    products = prod(map(dim_hint, (*n.shape, *reduction_extents(n).values())))
+    return products <= max(prod(map(dim_hint, o.shape)) for o in n.operands)
 
 
 def uses_online_softmax(kernel: Kernel, machine: Machine) -> bool:
