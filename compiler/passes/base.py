@@ -102,14 +102,14 @@ class Context:
         `message` says what changes and why that pays; it becomes a remark if `remark`.  A `required` rewrite is what later stages
         need: it is counted, but made in any case.
         """
-        if not (required and not self.refuses_required) and self._is_spent(pass_):
+        if not (required and not self.refuses_required) and self.is_spent(pass_):
             return False
         self.rewrites.append(self._remark(pass_, "applied", message, about))
         if remark:
             self.remarks.add(self.rewrites[-1])
         return True
 
-    def _is_spent(self, pass_: Pass[Any]) -> bool:
+    def is_spent(self, pass_: Pass[Any]) -> bool:
         """Return True if the limit is reached and holds for `pass_`."""
         if self.rewrite_limit is None or self.limited_pass not in ("", pass_.name):
             return False

@@ -116,7 +116,7 @@ class GroupSearch:
         users = self.graph.users[n]
         consumer_groups = list(dict.fromkeys(g for u in users for g in self.groups_of_node.get(u, ())))
         has_external_use = is_output or any(u not in self.groups_of_node for u in users)
-        if self.options.enabled and consumer_groups:
+        if self.options.enabled and consumer_groups and not self.context.is_spent(self.options):
             if not has_external_use and len(consumer_groups) == 1 and self.commit(self.fusion(n, consumer_groups[0])):
                 return
             if not has_external_use and len(consumer_groups) > 1 and self.is_cheap_to_recompute(n):

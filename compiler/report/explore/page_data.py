@@ -46,7 +46,7 @@ class Rewrite:
 class Step:
     """A pass with its options: how it changes the text before it, and the drawing of the graph after it (-1: unchanged).
 
-    `effect` is the first sentence of its description.  `omitted` says which rewrites are left out, and why.
+    `effect` is the first sentence of its description.  `omitted` says what the list of rewrites leaves out, and why.
     """
 
     name: str

@@ -46,7 +46,9 @@ export class TextPane {
       if (seen(k)) return;
       if (first < 0) first = k;
     }
-    if (first >= 0) this.scroller.scrollTop = Math.max(0, first * LINE_HEIGHT - clientHeight / 3);
+    if (first < 0) return;
+    this.scroller.scrollTop = Math.max(0, first * LINE_HEIGHT - clientHeight / 3);
+    this.draw(); // at once, before the event of the scroll
   }
 
   draw() {
