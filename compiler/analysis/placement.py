@@ -26,6 +26,10 @@ Box: TypeAlias = tuple[tuple[Dim, Dim], ...]
 """First index and end of each dimension."""
 
 
+MAX_INTERLEAVED_ROW = 8
+"""Most elements of rows that one kernel computes whole: each is a choice among all operands until the loop is unrolled."""
+
+
 @dataclass(frozen=True)
 class Placement:
     """A value stored in the buffer of `host` at `offsets`, in elements per dimension, for its consumer `concat`."""
@@ -50,8 +54,9 @@ def concat_offsets(n: Node) -> tuple[tuple[int, ...], ...] | None:
 
 
 def is_interleaving(n: Node) -> bool:
-    """Return True if every operand of a concatenation is one element of each of several rows."""
-    return n.type.rank > 1 and n.shape[-1] == len(n.operands) > 1 and all(o.shape[-1] == 1 for o in n.operands)
+    """Return True if every operand of a concatenation is one element of each of several rows, which are short."""
+    is_short = n.type.rank > 1 and 1 < len(n.operands) <= MAX_INTERLEAVED_ROW
+    return is_short and n.shape[-1] == len(n.operands) and all(o.shape[-1] == 1 for o in n.operands)
 
 
 def fits_inside(n: Node, operand: Node, offset: tuple[int, ...]) -> bool:

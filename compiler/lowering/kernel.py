@@ -296,8 +296,8 @@ class KernelLowering:
             if test is False:
                 continue
             position = tuple(fixed_by_guards(d, read.guards) for d in read.position)
-            is_inside = test is True or not any(variables(g.index) & position_variables(position) for g in read.guards)
-            inner = mask if is_inside else test if mask is None else mask & test
+            is_bounded = not any(variables(g.index) & position_variables(position) for g in read.guards)
+            inner = mask if test is True or is_bounded else test if mask is None else mask & test
             value = self.element(node.operands[read.operand], position, inner)
             result = value if test is True or result is None else where(test, value, result)
         if result is None:
