@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from compiler.cost.cache_traffic import ReuseDistances
 from compiler.cost.kernel_time import KernelEstimate
 from compiler.cost.machine import Machine
 from compiler.ir.tile.kernel import dim_hint
@@ -17,6 +18,10 @@ from compiler.runtime.executable import workspace_buffers
 from compiler.runtime.memory import in_place_pairs, plan_memory
 
 WORKSPACE = "workspace"
+"""Name of the memory that intermediates share."""
+
+MIN_DENSITY = 0.02
+"""Least part of an interval that is followed."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +34,23 @@ class Interval:
     density: float = 1.0
 
     @property
+    def size(self) -> float:
+        """Bytes from start to stop."""
+        return self.stop - self.start
+
+    @property
     def touched(self) -> float:
         """Bytes that were touched."""
-        return (self.stop - self.start) * self.density
+        return self.size * self.density
 
-    def without(self, other: Interval) -> list[Interval]:
-        """Return the parts of this interval outside `other`."""
-        if self.memory != other.memory or other.stop <= self.start or self.stop <= other.start:
+    def after(self, later: Interval) -> list[Interval]:
+        """Return the parts of this interval whose last use is still the same after `later` was touched."""
+        if self.memory != later.memory or later.stop <= self.start or self.stop <= later.start:
             return [self]
-        parts = ((self.start, min(self.stop, other.start)), (max(self.start, other.stop), self.stop))
-        return [Interval(self.memory, a, b, self.density) for a, b in parts if a < b]
+        first, last = max(self.start, later.start), min(self.stop, later.stop)
+        kept = self.density * (1 - later.density)  # as if lines were touched at random
+        parts = ((self.start, first, self.density), (first, last, kept), (last, self.stop, self.density))
+        return [Interval(self.memory, a, b, d) for a, b, d in parts if a < b and d > MIN_DENSITY]
 
 
 @dataclass
@@ -47,42 +59,53 @@ class ReuseStack:
 
     intervals: list[Interval] = field(default_factory=list)
 
-    def distance(self, wanted: Interval) -> float:
-        """Return the bytes touched since `wanted` was touched, the mean over its parts; infinite where it never was."""
-        depth, found, total = 0.0, 0.0, 0.0
-        size = wanted.stop - wanted.start
+    def distances(self, wanted: Interval) -> ReuseDistances:
+        """Return the parts of `wanted` with the bytes touched since; those never touched count as touched first of all."""
+        depth, missing, found = 0.0, 1.0, list[tuple[float, float]]()
         for own in self.intervals:
-            common = min(own.stop, wanted.stop) - max(own.start, wanted.start) if own.memory == wanted.memory else 0.0
-            if common > 0:
-                found, total = found + common, total + common * depth
-                if found >= size:
-                    break
+            if own.memory == wanted.memory:
+                common = max(0.0, min(own.stop, wanted.stop) - max(own.start, wanted.start)) / wanted.size
+                if part := min(missing, common * own.density):
+                    found.append((part, depth))
+                    missing -= part
+            if missing <= MIN_DENSITY:
+                return found
             depth += own.touched
-        return total / found if found >= size else float("inf")
+        return [*found, (missing, depth)]
 
     def touch(self, latest: Interval) -> None:
         """Put `latest` on top."""
-        self.intervals = [latest, *(part for own in self.intervals for part in own.without(latest))]
+        self.intervals = [latest, *(part for own in self.intervals for part in own.after(latest))]
 
 
 def program_seconds(program: Program, machine: Machine) -> list[float]:
     """Return the estimated seconds of all runs of each launch, in the order of `execution_counts`, in a series of calls."""
-    estimates = {name: KernelEstimate(kernel, machine) for name, kernel in program.kernels.items()}
     steps = [(s, times) for s, times in execution_counts(program.steps) if isinstance(s, Launch)]
     offsets = plan_memory(program, workspace_buffers(program), in_place_pairs(program)).offsets
-    stack, seconds = ReuseStack(), list[float]()
+    stack, seconds, estimates = ReuseStack(), list[float](), dict[tuple[str, tuple[tuple[str, str], ...]], KernelEstimate]()
     for is_second in (False, True):
         for launch, times in steps:
-            kernel, estimate = program.kernels[launch.kernel], estimates[launch.kernel]
-            intervals, distances = list[Interval](), dict[str, float]()
+            kernel, places, shared = program.kernels[launch.kernel], dict[tuple[str, float, int], str](), dict[str, str]()
             for param, argument in zip(kernel.params, launch.arguments, strict=True):
                 root, size = program.root_buffer(argument), dim_hint(param.type.nbytes)
-                start, memory = (offsets[root], WORKSPACE) if root in offsets else (0, root)
-                touched = min(size, estimate.touched_bytes(param.name))
-                intervals.append(Interval(memory, start, start + size, touched / size if size else 0.0))
-                distances[param.name] = stack.distance(intervals[-1]) if is_second else 0.0
-            for interval in intervals:
-                stack.touch(interval)
+                place = (WORKSPACE, offsets[root], size) if root in offsets else (root, 0, size)
+                if (first := places.setdefault(place, param.name)) != param.name:
+                    shared[param.name] = first
+            key = launch.kernel, tuple(shared.items())
+            if key not in estimates:
+                estimates[key] = KernelEstimate(kernel, machine, shared)
+            estimate = estimates[key]
+            intervals = {
+                name: Interval(memory, start, start + size, min(1.0, estimate.touched_bytes(name) / size))
+                for (memory, start, size), name in places.items()
+                if size
+            }
+            code = Interval(f"code of {launch.kernel}", 0, estimate.code_bytes)
             if is_second:
-                seconds.append(times * estimate.seconds(distances))
+                reuse = {name: stack.distances(i) for name, i in intervals.items()}
+                once = estimate.seconds(reuse, stack.distances(code))
+                again = (times - 1) * estimate.seconds() if times > 1 else 0.0
+                seconds.append(once + again)
+            for interval in (code, *intervals.values()):
+                stack.touch(interval)
     return seconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from compiler.codegen.llvm.addresses import AddressEmitter
+from compiler.codegen.llvm.addresses import AddressEmitter, PrefetchedLines
 from compiler.codegen.llvm.builder import first_lanes_mask, intrinsic_suffix, literal, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_primitive
 from compiler.codegen.llvm.scope import (
@@ -36,8 +36,12 @@ INTERLEAVE_COUNT = 2
 
 @dataclass
 class ExprEmitter(AddressEmitter):
-    """Emits the elements of expressions in one scope."""
+    """Emits the elements of expressions in one scope.
 
+    `prefetched` holds the lines that this step of a loop and the ones unrolled before it prefetch.
+    """
+
+    prefetched: PrefetchedLines = field(default_factory=list)
     _axes: dict[int, tuple[Expr, tuple[str, ...], int]] = field(default_factory=dict)
 
     def axes_and_lanes(self, e: Expr) -> tuple[Expr, tuple[str, ...], int]:
@@ -420,13 +424,13 @@ class ExprEmitter(AddressEmitter):
     def emit_prefetch(self, stmt: Prefetch, coords: Iterable[Coord]) -> None:
         """Prefetch the cache lines of the elements at `coords`, each line once."""
         buffer, element = self.scope.buffers[stmt.buffer], self.scope.element_offset(stmt.buffer, stmt.index)
-        prefetched, locality = list[Dim](), f"{4 - stmt.level}"  # LLVM's locality: 3 for L1, 1 for L3, 0 for none
+        locality = f"{4 - stmt.level}"  # LLVM's: 3 for L1, 1 for L3, 0 for none
         for coord in coords:
             offset, _ = element.at_coord(self.scope, coord)
-            distances = (offset - p for p in prefetched)
+            distances = (offset - o for p, level, o in self.prefetched if (p, level) == (buffer.pointer, stmt.level))
             if any(isinstance(d, int) and 0 <= d * buffer.type.dtype.bytes < CACHE_LINE_BYTES for d in distances):
                 continue
-            prefetched.append(offset)
+            self.prefetched.append((buffer.pointer, stmt.level, offset))
             pointer = self.emit_pointer(buffer, offset, coord, gep_flags="")
             read, data = ("i32", "0"), ("i32", "1")
             self.b.intrinsic("void", "llvm.prefetch.p0", ("ptr", pointer), read, ("i32", locality), data)
