@@ -26,6 +26,10 @@ Box: TypeAlias = tuple[tuple[Dim, Dim], ...]
 """First index and end of each dimension."""
 
 
+MAX_INTERLEAVED_ROW = 8
+"""Most elements of rows that one kernel computes whole: each is a choice among all operands until the loop is unrolled."""
+
+
 @dataclass(frozen=True)
 class Placement:
     """A value stored in the buffer of `host` at `offsets`, in elements per dimension, for its consumer `concat`."""
@@ -36,14 +40,23 @@ class Placement:
 
 
 def concat_offsets(n: Node) -> tuple[tuple[int, ...], ...] | None:
-    """Return the offset of each operand in a concatenation or padding, or None for other nodes and dynamic offsets."""
+    """Return the offset of each operand in a concatenation or padding, or None for other nodes and dynamic offsets.
+
+    None also for operands with one element in each row, as `stack` has them: their producers would not store vectors.
+    """
     s = n.structure
-    if not isinstance(s, IndexMap) or s.operand_offsets is None:
+    if not isinstance(s, IndexMap) or s.operand_offsets is None or is_interleaving(n):
         return None
     offsets = tuple(tuple(d for d in offset if isinstance(d, int)) for offset in s.operand_offsets(n))
     if any(len(offset) != n.type.rank for offset in offsets):
         return None
     return offsets if all(fits_inside(n, o, offset) for offset, o in zip(offsets, n.operands, strict=True)) else None
+
+
+def is_interleaving(n: Node) -> bool:
+    """Return True if every operand of a concatenation is one element of each of several rows, which are short."""
+    is_short = n.type.rank > 1 and 1 < len(n.operands) <= MAX_INTERLEAVED_ROW
+    return is_short and n.shape[-1] == len(n.operands) and all(o.shape[-1] == 1 for o in n.operands)
 
 
 def fits_inside(n: Node, operand: Node, offset: tuple[int, ...]) -> bool:

@@ -295,8 +295,10 @@ class KernelLowering:
             test = self.guard_condition(read.guards)
             if test is False:
                 continue
-            inner = mask if test is True else test if mask is None else mask & test
-            value = self.element(node.operands[read.operand], read.position, inner)
+            position = tuple(fixed_by_guards(d, read.guards) for d in read.position)
+            is_bounded = not any(variables(g.index) & position_variables(position) for g in read.guards)
+            inner = mask if test is True or is_bounded else test if mask is None else mask & test
+            value = self.element(node.operands[read.operand], position, inner)
             result = value if test is True or result is None else where(test, value, result)
         if result is None:
             raise LoweringError(f"no operand of {node} covers index {index}")
@@ -444,6 +446,12 @@ LOWERINGS: Mapping[type[Structure], Callable[[KernelLowering, Node, Any, Positio
     Reduction: KernelLowering.unguarded_reduction,
 }
 """How an element is computed: (node, its structure, index, condition under which it is needed) -> expression."""
+
+
+def fixed_by_guards(d: Dim, guards: Sequence[Guard]) -> Dim:
+    """Return the only value that an index has where `guards` hold, or `d`: the element of a row that has no other."""
+    values = (g.low + shift for g in guards if g.high - g.low == 1 and isinstance(shift := d - g.index, int))
+    return next(values, d)
 
 
 def upcast(e: Expr) -> Expr:

@@ -37,3 +37,12 @@ def test_a_number_that_is_outside_is_noticed() -> None:
 def test_an_index_under_a_guard_is_checked_where_it_counts() -> None:
     text = "graph(%x: f32[9], %i: i64[5]) { %t = take %x, %i %y = pad %t {before=[2], after=[0]} return %y }"
     assert "%v1 = where(%inside0, %v0, 0) check %v1 in 0..9" in body(text)
+
+
+def test_elements_of_stacked_rows_are_read_without_a_mask() -> None:
+    text = """graph(%x: f32[5], %z: f32[5]) {
+      %a = reshape %x {shape=[5, 1]} %b = reshape %z {shape=[5, 1]} %y = cat %a, %b {dim=1} return %y }"""
+    assert body(text) == (
+        "parallel %i0 in 0..5 { parallel %i1 in 0..2 { %inside0 = index(%i1 - 1) >= 0 %inside1 = index(%i1 - 1) < 0 "
+        "store where(%inside1, %x[%i0], %z[%i0]), %out0[%i0, %i1] } } }"
+    )

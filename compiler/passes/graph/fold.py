@@ -107,7 +107,7 @@ def as_index_steps(constant: Node) -> Node | None:
 
     constant [3, 3, 5, 5, 7, 7]  ->  reshape (expand (3 + 2 * iota)) {shape=[6]}
     """
-    if constant.type.rank != 1 or constant.dtype != i64 or constant.type.numel < 2:
+    if constant.type.rank != 1 or constant.dtype != i64 or constant.type.numel == 0:
         return None
     values = constant.attrs["value"].numpy_values
     count, start = len(values), int(values[0])
