@@ -215,7 +215,9 @@ def program_tau(launches: Iterable[Launched]) -> float:
 
 def main(arguments: Sequence[str]) -> None:
     """Record, or print how far predictions are from the recorded times."""
-    c = argparse.ArgumentParser("python -m benchmarks predictions", description=__doc__.splitlines()[0] if __doc__ else "")
+    c = argparse.ArgumentParser(
+        "python -m benchmarks predictions", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     c.add_argument("action", nargs="?", choices=["record"], help="measure again (else compare with the record)")
     c.add_argument("--to", type=Path, default=RECORD, metavar="FILE", help=f"the record ({RECORD})")
     c.add_argument("--seed", type=int, default=1, help="of the drawn programs (1)")

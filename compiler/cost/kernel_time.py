@@ -63,7 +63,7 @@ class KernelEstimate:
     def __init__(self, kernel: Kernel, machine: Machine, shared_memory: Mapping[str, str] | None = None) -> None:
         accesses = Accesses(with_unique_names(kernel))
         cost = KernelTime(accesses, machine).block(accesses.kernel.body, {})
-        self.machine, self.computation = machine, cost.straight.cycles(machine) + cost.loop_cycles
+        self.machine, self.computation = machine, cost.straight.cycles_alone(machine) + cost.loop_cycles
         self.traffic = CacheTraffic(accesses, machine, shared_memory)
         self.code_bytes = code_lines(accesses.kernel.body, machine) * CACHE_LINE_BYTES
 
@@ -117,7 +117,7 @@ class KernelTime:
         if r.unroll >= trips:
             return Cost(inner.straight * trips, inner.loop_cycles * trips)
         once = inner.straight * r.unroll + Issue(instructions=self.machine.loop_end_instructions)
-        cycles = once.cycles(self.machine) + self.machine.loop_overhead + inner.loop_cycles * r.unroll
+        cycles = once.cycles_alone(self.machine) + self.machine.loop_overhead + inner.loop_cycles * r.unroll
         return Cost(loop_cycles=self.machine.loop_entry + cycles * trips / r.unroll)
 
     def reduction(self, stmt: Reduce, scope: Scope) -> Cost:
@@ -144,7 +144,7 @@ class KernelTime:
         final = hoisted + self.combination(stmt, axes, scope)
         if points == trips:
             return Cost(once + final, body.loop_cycles * trips)
-        busy = (once + Issue(instructions=self.machine.loop_end_instructions)).cycles(self.machine)
+        busy = (once + Issue(instructions=self.machine.loop_end_instructions)).cycles_alone(self.machine)
         chain = self.machine.fma_latency * cost * points
         cycles = max(busy, chain) + self.machine.loop_overhead + body.loop_cycles * points
         return Cost(final, self.machine.loop_entry + cycles * trips / points)
@@ -199,9 +199,7 @@ class KernelTime:
                 elif isinstance(e, PrimitiveCall) and not (e is value and is_contraction(stmt)):  # else part of an fma
                     axes = self.expr_axes(e, scope)
                     vectors = max(1.0, self.lane_count(axes, scope) * e.dtype.bits / self.machine.vector_bits)
-                    total += computed(
-                        self.count(axes, scope) * vectors * call_cost(e, self.machine) * factor
-                    )
+                    total += computed(self.count(axes, scope) * vectors * call_cost(e, self.machine) * factor)
         if isinstance(stmt, Let):
             self.value_axes[stmt.name] = self.expr_axes(stmt.value, scope)
         return total + self.store(stmt, scope) if isinstance(stmt, Store) else total

@@ -82,10 +82,18 @@ def program_seconds(program: Program, machine: Machine) -> list[float]:
     """Return the estimated seconds of all runs of each launch, in the order of `execution_counts`, in a series of calls."""
     steps = [(s, times) for s, times in execution_counts(program.steps) if isinstance(s, Launch)]
     offsets = plan_memory(program, workspace_buffers(program), in_place_pairs(program)).offsets
-    stack, seconds, estimates = ReuseStack(), list[float](), dict[tuple[str, tuple[tuple[str, str], ...]], KernelEstimate]()
+    stack, seconds, estimates = (
+        ReuseStack(),
+        list[float](),
+        dict[tuple[str, tuple[tuple[str, str], ...]], KernelEstimate](),
+    )
     for is_second in (False, True):
         for launch, times in steps:
-            kernel, places, shared = program.kernels[launch.kernel], dict[tuple[str, float, int], str](), dict[str, str]()
+            kernel, places, shared = (
+                program.kernels[launch.kernel],
+                dict[tuple[str, float, int], str](),
+                dict[str, str](),
+            )
             for param, argument in zip(kernel.params, launch.arguments, strict=True):
                 root, size = program.root_buffer(argument), dim_hint(param.type.nbytes)
                 place = (WORKSPACE, offsets[root], size) if root in offsets else (root, 0, size)
