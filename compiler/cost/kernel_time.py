@@ -190,7 +190,7 @@ class KernelTime:
         total, factor = Issue(), prod(unrolled.values())
         for value in stmt_exprs(stmt):
             lanes = self.lane_count(self.expr_axes(value, scope), scope)
-            negated = {x for e in value.calls if e.primitive in ("add", "sub") for x in e.operands if is_negation(x)}
+            negated = {x for e in value.subexprs if is_sum(e) for x in e.args if is_negation(x)}
             for e in dict.fromkeys(value.subexprs):
                 if e in negated:  # the sum becomes a difference
                     continue
@@ -313,10 +313,16 @@ def call_cost(e: PrimitiveCall, machine: Machine) -> int:
     return CONSTANT_BOUND_OPS if with_constant else operation_cost(e.primitive, machine)
 
 
+def is_sum(e: Expr) -> bool:
+    """Return True for a sum or difference."""
+    return isinstance(e, PrimitiveCall) and e.primitive in ("add", "sub")
+
+
 def is_negation(e: Expr) -> bool:
     """Return True for the product with -1, as transforms of convolutions have it."""
-    is_product = isinstance(e, PrimitiveCall) and e.primitive == "mul"
-    return is_product and any(isinstance(x, Const) and x.value == -1 for x in e.operands)
+    if not isinstance(e, PrimitiveCall) or e.primitive != "mul":
+        return False
+    return any(isinstance(x, Const) and x.value == -1 for x in e.operands)
 
 
 def is_axis(r: Range) -> bool:
