@@ -253,6 +253,8 @@ class KernelLowering:
                     uses[int(a.name[1:])] += 1
         bound = [self.nest.bind_unless_trivial(o) if n > 1 else o for o, n in zip(operands, uses, strict=True)]
         result = scalar.transform(expr, lambda e: bound[int(e.name[1:])] if isinstance(e, Ref) else e)
+        if (position := scalar.as_index(result)) is not None:
+            return index_value(position)
         return self.bind_shared(result).to(node.dtype)
 
     def bind_shared(self, e: Expr) -> Expr:

@@ -55,7 +55,7 @@ class TorchProgram(Inspection):
         return self.profile_inputs(self.example_tensors() if inputs is None else inputs, repeats)
 
     def report(self, repeats: int = 20) -> Report:
-        """Return everything about this program; `report().save("report.html")` writes a page."""
+        """Return kernels, remarks, memory and times of this program."""
         return self.report_for(self.profile(repeats=repeats))
 
     def __repr__(self) -> str:

@@ -102,7 +102,9 @@ kernel @zip(in %x: {dtype}[3, {c}, {n}], out %y: {dtype}[3, {n}, {c}]) {{
 
 
 @pytest.mark.parametrize("c", range(2, 9))
-@pytest.mark.parametrize(("n", "tile", "lanes"), [(16, 16, 16), (21, 16, 16), (35, 32, 16), (1, 8, 8), (13, 8, 8), (7, 4, 4)])
+@pytest.mark.parametrize(
+    ("n", "tile", "lanes"), [(16, 16, 16), (21, 16, 16), (35, 32, 16), (1, 8, 8), (13, 8, 8), (7, 4, 4)]
+)
 def test_short_rows_are_stored_as_whole_vectors(c: int, n: int, tile: int, lanes: int, target: str) -> None:
     check_kernel(INTERLEAVED.format(dtype="f32", c=c, n=n, tile=tile, lanes=lanes), target)
 

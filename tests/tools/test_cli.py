@@ -191,10 +191,10 @@ def test_compile_and_run_with_a_schedule(program: Path, tmp_path: Path, capsys: 
 # programs
 
 
-def test_compile_writes_a_report(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compile", str(program), "-o", str(tmp_path / "report.html")]) == 0
+def test_compile_reports_and_writes_a_page(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", str(program), "-o", str(tmp_path / "page.html")]) == 0
     assert "compiled in" in capsys.readouterr().out
-    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 
 def test_explore_writes_a_page(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

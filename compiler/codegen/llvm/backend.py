@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.codegen.backend import Backend, Pipelines
 from compiler.codegen.listing import Listing
-from compiler.codegen.llvm.debug_info import DebugInfo, assembly_listing, llvm_listing
+from compiler.codegen.llvm.debug_info import DebugInfo, assembly_listing, llvm_listing, transfer_lines
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object_file import emit_assembly
 from compiler.codegen.llvm.targets import CPU_TARGETS, CPUTarget, host_target
@@ -34,7 +34,8 @@ def list_llvm(kernel: Kernel, target: CPUTarget) -> Listing:
 
 def list_assembly(kernel: Kernel, target: CPUTarget) -> Listing:
     """Return the assembly of a kernel."""
-    return assembly_listing(emit_assembly(emit_kernel(kernel, target, DebugInfo(StatementLines.of(kernel))), target))
+    located = emit_assembly(emit_kernel(kernel, target, DebugInfo(StatementLines.of(kernel))), target)
+    return transfer_lines(assembly_listing(located), emit_assembly(emit_kernel(kernel, target), target))
 
 
 BACKEND = Backend(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 from compiler.codegen.listing import Listing
 from compiler.ir.text.statement_lines import StatementLines
@@ -20,9 +21,7 @@ FIRST_SCOPE = 4
 
 LOCATION = re.compile(r", !dbg !DILocation\(line: (\d+), scope: !\d+\)$")
 SCOPE = re.compile(r" !dbg !\d+ \{$")
-DIRECTIVE = re.compile(
-    r"\s+\.(?:loc|cfi_\w+)\b|\s+\.file\s+\d|\.L(?:tmp|func_begin)\d+:$"
-)
+DIRECTIVE = re.compile(r"\s+\.(?:loc|cfi_\w+)\b|\s+\.file\s+\d|\.L(?:tmp|func_begin)\d+:$")
 """Lines of assembly that stand there only because of the debug information."""
 
 ASSEMBLY_LOCATION = re.compile(r"\s+\.loc\s+\d+ (\d+)")
@@ -72,7 +71,7 @@ def llvm_listing(module: str) -> Listing:
 
 
 def assembly_listing(assembly: str) -> Listing:
-    """Return assembly as it is without debug information, and what its directives say: each holds until the next."""
+    """Return assembly without the directives of debug information, and what they say: each holds until the next."""
     code, lines, line = list[str](), list[int](), 0
     for text in assembly.splitlines():
         if found := ASSEMBLY_LOCATION.match(text):
@@ -83,3 +82,17 @@ def assembly_listing(assembly: str) -> Listing:
             code.append(text)
             lines.append(line if INSTRUCTION.match(text) else 0)
     return Listing("\n".join(code) + "\n", tuple(lines))
+
+
+def transfer_lines(listing: Listing, plain: str) -> Listing:
+    """Return the code that was compiled without debug information, with the lines of `listing`; 0 where they differ.
+
+    AArch64 saves registers in another order where it describes them to debuggers.
+    """
+    if plain == listing.text:
+        return listing
+    shown = plain.splitlines()
+    lines = [0] * len(shown)
+    for k, own, count in SequenceMatcher(None, shown, listing.text.splitlines()).get_matching_blocks():
+        lines[k : k + count] = listing.lines[own : own + count]
+    return Listing(plain, tuple(lines))

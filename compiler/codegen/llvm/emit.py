@@ -13,11 +13,12 @@ from functools import partial
 from math import prod
 from typing import TypeAlias
 
+from compiler.codegen.llvm.addresses import PrefetchedLines
 from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, intrinsic_suffix, literal, llvm_type
 from compiler.codegen.llvm.debug_info import FIRST_SCOPE, DebugInfo
 from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
 from compiler.codegen.llvm.kernel_module import NEXT_CHUNK, PhaseBody, parallel_module, serial_module
-from compiler.codegen.llvm.primitives import emit_binary, emit_dot_instruction
+from compiler.codegen.llvm.primitives import combine_pairwise, emit_binary, emit_dot_instruction, reduce_lanes
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
@@ -31,7 +32,7 @@ from compiler.ir.tile.kernel import Block, For, Kernel, Let, Range, Reduce, Stmt
 from compiler.ir.tile.loop_nest import perfect_parallel_nest, trip_count
 from compiler.ir.tile.thread_sync import is_parallelizable, parallel_phases
 from compiler.ir.tile.uses import used_names
-from compiler.ir.types import DType, boolean, i64
+from compiler.ir.types import boolean, i64
 
 CarriedValues: TypeAlias = list[str]
 """SSA values of the accumulators that a loop carries."""
@@ -45,8 +46,7 @@ def emit_kernel(kernel: Kernel, target: CPUTarget, debug: DebugInfo | None = Non
     if not is_parallelizable(kernel):
         return serial_module(kernel, target, KernelEmitter(kernel, target, debug).emit(kernel.body), debug)
     phases = [
-        emit_phase(KernelEmitter(kernel, target, debug, k), phase)
-        for k, phase in enumerate(parallel_phases(kernel))
+        emit_phase(KernelEmitter(kernel, target, debug, k), phase) for k, phase in enumerate(parallel_phases(kernel))
     ]
     return parallel_module(kernel, target, phases, debug)
 
@@ -108,7 +108,8 @@ class KernelEmitter:
     def emit_block(self, body: Block, ev: ExprEmitter) -> None:
         """Emit statements in order; a Let is emitted at its first use, or before the next loop that uses it."""
         outer = self.b.line
-        for stmt, self.b.line in self.numbered(body):
+        for stmt, line in self.numbered(body):
+            self.b.line = line
             if isinstance(stmt, (For, Reduce)):
                 self.materialize_used(stmt, ev)
             self.emit_stmt(stmt, ev)
@@ -219,8 +220,9 @@ class KernelEmitter:
         values = [v for _, v in carried]
 
         def steps(counter: Dim, count: int, values: CarriedValues, scope: CodegenScope) -> CarriedValues:
+            prefetched: PrefetchedLines = []
             for u in range(count):
-                inner = ExprEmitter(self.b, scope.inner(), _pointer_memo(ev))
+                inner = ExprEmitter(self.b, scope.inner(), _pointer_memo(ev), prefetched=prefetched)
                 inner.scope.enter_loop(r, counter + u)
                 values = body(inner, values)
             return values
@@ -420,8 +422,8 @@ class KernelEmitter:
             partials.setdefault(tuple(coord[a] for a in result_axes), []).append(value)
         elements = {}
         for key, values in partials.items():
-            total = self._combine_tree(stmt.op, dtype, values, lanes)
-            elements[key] = self._reduce_lanes(stmt.op, dtype, total, lanes) if reduced_lane else total
+            total = combine_pairwise(self.b, stmt.op, dtype, values, lanes)
+            elements[key] = reduce_lanes(self.b, stmt.op, dtype, total, lanes) if reduced_lane else total
         ev.scope.values[stmt.name] = BoundValue(dtype, result_axes, elements)
 
     def with_accumulators(self, stmt: Reduce, probe: CodegenScope) -> Reduce:
@@ -477,26 +479,6 @@ class KernelEmitter:
             name = f"llvm.fmuladd.{intrinsic_suffix(value.dtype, lanes)}"
             return self.b.intrinsic(ty, name, (ty, x), (ty, y), (ty, total))
         return emit_binary(self.b, stmt.op, value.dtype, total, ev.emit_element(value, coord, lanes), lanes)
-
-    def _combine_tree(self, op: str, dtype: DType, parts: list[str], lanes: int) -> str:
-        """Combine pairwise: a dependency chain of log2(n) operations instead of n."""
-        while len(parts) > 1:
-            pairs = [emit_binary(self.b, op, dtype, a, b, lanes) for a, b in zip(parts[::2], parts[1::2], strict=False)]
-            parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
-        return parts[0]
-
-    def _reduce_lanes(self, op: str, dtype: DType, vector: str, lanes: int) -> str:
-        """Combine the lanes of one register: its lower half with its upper half until one element is left."""
-        half = lanes
-        while half > 1:
-            ty = llvm_type(dtype, half)
-            half //= 2
-            masks = (", ".join(f"i32 {start + k}" for k in range(half)) for start in (0, half))
-            low, high = (
-                self.b.emit(f"shufflevector {ty} {vector}, {ty} poison, <{half} x i32> <{mask}>") for mask in masks
-            )
-            vector = emit_binary(self.b, op, dtype, low, high, half)
-        return self.b.emit(f"extractelement {llvm_type(dtype, 1)} {vector}, i64 0")
 
 
 def _pointer_memo(ev: ExprEmitter) -> dict[tuple[object, ...], str]:

@@ -61,9 +61,7 @@ def parallel_module(
     return _module(target, [*lines, *entry], declarations, debug.metadata(names) if debug else ())
 
 
-def _module(
-    target: CPUTarget, functions: Sequence[str], declarations: Collection[str], metadata: Sequence[str]
-) -> str:
+def _module(target: CPUTarget, functions: Sequence[str], declarations: Collection[str], metadata: Sequence[str]) -> str:
     attributes = (
         f'"target-cpu"="{target.cpu}" "target-features"="{target.features}" '
         f'"prefer-vector-width"="{target.vector_bits}" nounwind'

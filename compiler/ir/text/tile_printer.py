@@ -73,9 +73,11 @@ def print_kernel_parts(kernel: Kernel) -> tuple[str, int, dict[int, int]]:
     """Return `kernel` as text, the number of lines of its header, and that of each statement by its `id`."""
     printer = _KernelPrinter(kernel.body, {p.name: p.type.dtype for p in kernel.params})
     params = [write_dynamic_size(s) for s in kernel_dynamic_sizes(kernel)]
-    params += [f"{p.role} {format_value_name(p.name)}: {p.type}" for p in kernel.params]
+    params += [f"{p.role} {format_value_name(p.name)}: {p.type}{' descriptor' * p.descriptor}" for p in kernel.params]
     max_chunks = "" if kernel.max_chunks is None else f" max_chunks {kernel.max_chunks}"
-    schedule = f"{max_chunks}{f' warps {kernel.warps}' if kernel.warps else ''}"
+    numbers = {"warps": kernel.warps, "persistent": kernel.persistent}
+    schedule = max_chunks + "".join(f" {what} {n}" for what, n in numbers.items() if n)
+    schedule += " warp_specialized" * kernel.warp_specialized
     header = write_header(f"kernel {format_global_name(kernel.name)}", params, schedule)
     text = "\n".join([header, *map(indent, printer.print_block(kernel.body)), "}"])
     return text, 1 + header.count("\n"), printer.heights

@@ -78,7 +78,8 @@ class Delinearize(TilePass):
         while True:
             nest = perfect_nest(bodies[0])
             indices = [d for e in tile.loads(bodies[0]) for d in e.index]
-            divisors = ((f, loop_divisor(f, indices, lanes if f is nest[-1] else 1)) for f in nest)
+            has_rows = any(isinstance(s, For) for f in nest[-1:] for s in f.body)
+            divisors = ((f, loop_divisor(f, indices, lanes if f is nest[-1] and not has_rows else 1)) for f in nest)
             loop, n = next(((f, n) for f, n in divisors if n), (None, 0))
             if loop is None:
                 break

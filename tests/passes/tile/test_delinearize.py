@@ -139,6 +139,18 @@ def test_without_a_contraction_addresses_become_affine(case: str) -> None:
     check_pass("delinearize{contractions-only=true}", unchanged=before)
 
 
+def test_heads_that_share_keys_become_a_loop() -> None:
+    """A loop around rows has no lanes."""
+    rows = """{{ for %j in 0..5 {{ %s = reduce add %k in 0..4 {{ yield %q[{h}, %k] * %keys[{g}, %j, %k] }} store %s, %y[{h}, %j] }} }}"""
+    head = "kernel @scores(in %q: f32[6, 4], in %keys: f32[2, 5, 4], out %y: f32[6, 5])"
+    check_pass(
+        "delinearize",
+        before=f"{head} {{ parallel %h in 0..6 {rows.format(h='%h', g='%h//3')} }}",
+        after=f"{head} {{ parallel %h in 0..2 {{ parallel %r in 0..3 {rows.format(h='%h*3 + %r', g='%h')} }} }}",
+        remark="%h split by 3",
+    )
+
+
 STAY = {
     "neighbours of the innermost loop": """kernel @k(in %x: f32[3, 2], in %w: f32[2, 9], out %y: f32[9]) {
         parallel %i in 0..9 { %s = reduce add %k in 0..2 { yield %x[%i//3, %k] * %w[%k, %i] } store %s, %y[%i] } }""",
