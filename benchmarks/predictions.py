@@ -53,6 +53,9 @@ NETWORK_TARGETS = ("host", "x86-64-v3", "x86-64")
 MIN_CALLS, MAX_CALLS, PROGRAM_SECONDS = 8, 200, 1.0
 """Calls of a program whose least times count, and the seconds after which they end."""
 
+CLOCK_SECONDS = 5e-8
+"""Kernels that take less are not compared: reading the clock between them takes about as long."""
+
 
 @dataclass(frozen=True)
 class MeasuredProgram:
@@ -154,7 +157,8 @@ def predicted_launches(measured: MeasuredProgram, machine: Machine | None = None
     for launch, seconds, predicted in zip(launches, measured.seconds, program_seconds(program, machine), strict=True):
         a, b = totals.get(launch.kernel, (0.0, 0.0))
         totals[launch.kernel] = a + seconds, b + predicted
-    return [Launched(measured.name, measured.target, program.kernels[n], *t) for n, t in totals.items()]
+    known = {n: t for n, t in totals.items() if t[0] > CLOCK_SECONDS}
+    return [Launched(measured.name, measured.target, program.kernels[n], *t) for n, t in known.items()]
 
 
 def kernel_groups(k: Launched) -> Iterator[str]:
@@ -215,7 +219,9 @@ def program_tau(launches: Iterable[Launched]) -> float:
 
 def main(arguments: Sequence[str]) -> None:
     """Record, or print how far predictions are from the recorded times."""
-    c = argparse.ArgumentParser("python -m benchmarks predictions", description=__doc__.splitlines()[0] if __doc__ else "")
+    c = argparse.ArgumentParser(
+        "python -m benchmarks predictions", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     c.add_argument("action", nargs="?", choices=["record"], help="measure again (else compare with the record)")
     c.add_argument("--to", type=Path, default=RECORD, metavar="FILE", help=f"the record ({RECORD})")
     c.add_argument("--seed", type=int, default=1, help="of the drawn programs (1)")

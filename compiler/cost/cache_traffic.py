@@ -119,7 +119,9 @@ class CacheTraffic:
     def access(self, a: Access, scope: Mapping[str, Range]) -> Footprints:
         """Return the footprint of an access for one tile."""
         touched = self.lines(a, scope)
-        return {self.shared_memory.get(a.buffer, a.buffer): Footprint(touched, dict.fromkeys(self.levels, touched), (a,))}
+        return {
+            self.shared_memory.get(a.buffer, a.buffer): Footprint(touched, dict.fromkeys(self.levels, touched), (a,))
+        }
 
     def merge(self, parts: Sequence[Footprints], scope: Mapping[str, Range]) -> Footprints:
         """Return the footprints of statements in sequence: what fits is fetched once for all."""
@@ -184,7 +186,7 @@ class CacheTraffic:
 
     def joint_lines(self, accesses: Sequence[Access], scope: Mapping[str, Range]) -> float:
         """Return the lines that accesses to one buffer touch together, as `lines` counts them for one."""
-        each = {(self.strides.first_address(a), *self.steps(a, scope)): self.lines(a, scope) for a in accesses}
+        each = {(self.strides.first_address(a), tuple(self.steps(a, scope))): self.lines(a, scope) for a in accesses}
         if len(each) == 1:
             return next(iter(each.values()))
         size = self.accesses.types[accesses[0].buffer].dtype.bytes
@@ -192,7 +194,7 @@ class CacheTraffic:
         most = min(sum(each.values()), max(1.0, whole)) if whole else sum(each.values())
         if max(each.values()) >= most or sum(each.values()) > MAX_COUNTED_LINES:
             return most
-        touched = numpy.concatenate([line_numbers(base * size, steps, size) for base, *steps in each])
+        touched = numpy.concatenate([line_numbers(base * size, steps, size) for base, steps in each])
         return max(min(most, len(numpy.unique(touched))), *each.values())
 
     def has_conflicts(self, a: Access, scope: Mapping[str, Range]) -> bool:

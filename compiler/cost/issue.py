@@ -29,16 +29,23 @@ class Issue:
         return Issue(*(x * times for x in astuple(self)))
 
     def cycles(self, machine: Machine) -> float:
-        """Return the cycles of the busiest unit, and more if others are about as busy."""
+        """Return the cycles of the busiest unit, and more if others are about as busy, with two threads on a core."""
+        return self._cycles(machine, machine.instructions_per_cycle, machine.unit_overlap)
+
+    def cycles_alone(self, machine: Machine) -> float:
+        """Return the same with the core to one thread."""
+        return self._cycles(machine, machine.issue_width, machine.unit_overlap_alone)
+
+    def _cycles(self, machine: Machine, width: int, norm: int) -> float:
+        """Return the cycles on a core that begins `width` instructions in a cycle, by the `norm` of those of each unit."""
         units = (
             self.arithmetic / machine.fma_per_cycle,
             self.loads / machine.loads_per_cycle,
             self.stores / machine.stores_per_cycle,
             self.shuffles / machine.shuffles_per_cycle,
-            self.instructions / machine.issue_width,
+            self.instructions / width,
             (self.arithmetic + self.shuffles) / (machine.vector_unit_ratio * machine.fma_per_cycle),
         )
-        norm = machine.unit_overlap
         return float(sum(max(0.0, u) ** norm for u in units) ** (1 / norm) + self.stalled)
 
 

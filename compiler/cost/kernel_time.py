@@ -63,7 +63,7 @@ class KernelEstimate:
     def __init__(self, kernel: Kernel, machine: Machine, shared_memory: Mapping[str, str] | None = None) -> None:
         accesses = Accesses(with_unique_names(kernel))
         cost = KernelTime(accesses, machine).block(accesses.kernel.body, {})
-        self.machine, self.computation = machine, cost.straight.cycles(machine) + cost.loop_cycles
+        self.machine, self.computation = machine, cost.straight.cycles_alone(machine) + cost.loop_cycles
         self.traffic = CacheTraffic(accesses, machine, shared_memory)
         self.code_bytes = code_lines(accesses.kernel.body, machine) * CACHE_LINE_BYTES
 
@@ -117,7 +117,7 @@ class KernelTime:
         if r.unroll >= trips:
             return Cost(inner.straight * trips, inner.loop_cycles * trips)
         once = inner.straight * r.unroll + Issue(instructions=self.machine.loop_end_instructions)
-        cycles = once.cycles(self.machine) + self.machine.loop_overhead + inner.loop_cycles * r.unroll
+        cycles = once.cycles_alone(self.machine) + self.machine.loop_overhead + inner.loop_cycles * r.unroll
         return Cost(loop_cycles=self.machine.loop_entry + cycles * trips / r.unroll)
 
     def reduction(self, stmt: Reduce, scope: Scope) -> Cost:
@@ -144,7 +144,7 @@ class KernelTime:
         final = hoisted + self.combination(stmt, axes, scope)
         if points == trips:
             return Cost(once + final, body.loop_cycles * trips)
-        busy = (once + Issue(instructions=self.machine.loop_end_instructions)).cycles(self.machine)
+        busy = (once + Issue(instructions=self.machine.loop_end_instructions)).cycles_alone(self.machine)
         chain = self.machine.fma_latency * cost * points
         cycles = max(busy, chain) + self.machine.loop_overhead + body.loop_cycles * points
         return Cost(final, self.machine.loop_entry + cycles * trips / points)
@@ -190,7 +190,7 @@ class KernelTime:
         total, factor = Issue(), prod(unrolled.values())
         for value in stmt_exprs(stmt):
             lanes = self.lane_count(self.expr_axes(value, scope), scope)
-            negated = {x for e in value.calls if e.primitive in ("add", "sub") for x in e.operands if is_negation(x)}
+            negated = {x for e in value.subexprs if is_sum(e) for x in e.args if is_negation(x)}
             for e in dict.fromkeys(value.subexprs):
                 if e in negated:  # the sum becomes a difference
                     continue
@@ -199,9 +199,7 @@ class KernelTime:
                 elif isinstance(e, PrimitiveCall) and not (e is value and is_contraction(stmt)):  # else part of an fma
                     axes = self.expr_axes(e, scope)
                     vectors = max(1.0, self.lane_count(axes, scope) * e.dtype.bits / self.machine.vector_bits)
-                    total += computed(
-                        self.count(axes, scope) * vectors * call_cost(e, self.machine) * factor
-                    )
+                    total += computed(self.count(axes, scope) * vectors * call_cost(e, self.machine) * factor)
         if isinstance(stmt, Let):
             self.value_axes[stmt.name] = self.expr_axes(stmt.value, scope)
         return total + self.store(stmt, scope) if isinstance(stmt, Store) else total
@@ -315,10 +313,16 @@ def call_cost(e: PrimitiveCall, machine: Machine) -> int:
     return CONSTANT_BOUND_OPS if with_constant else operation_cost(e.primitive, machine)
 
 
+def is_sum(e: Expr) -> bool:
+    """Return True for a sum or difference."""
+    return isinstance(e, PrimitiveCall) and e.primitive in ("add", "sub")
+
+
 def is_negation(e: Expr) -> bool:
     """Return True for the product with -1, as transforms of convolutions have it."""
-    is_product = isinstance(e, PrimitiveCall) and e.primitive == "mul"
-    return is_product and any(isinstance(x, Const) and x.value == -1 for x in e.operands)
+    if not isinstance(e, PrimitiveCall) or e.primitive != "mul":
+        return False
+    return any(isinstance(x, Const) and x.value == -1 for x in e.operands)
 
 
 def is_axis(r: Range) -> bool:

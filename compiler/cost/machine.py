@@ -67,7 +67,8 @@ class Core:
     issue_width: int = quantity(8, "1/cycle", "Instructions that begin, with the core to one thread.", DATA_SHEET)
     fma_instructions: int = quantity(1, "instructions", "For a multiply-add.", COUNTED)
     vector_unit_ratio: float = quantity(1.5, "1", "Vector units, per unit for multiply-adds.", RANKED)
-    unit_overlap: int = quantity(8, "exponent", "Of the norm that joins cycles of busy units.", RANKED)
+    unit_overlap: int = quantity(4, "exponent", "Of the norm that joins cycles of busy units.", RANKED)
+    unit_overlap_alone: int = quantity(8, "exponent", "The same, with the core to one thread.", RANKED)
     masked_access_cycles: float = quantity(6.0, "cycles", "Stall of an access without mask registers.", RANKED)
     nan_aware_ops: int = quantity(3, "operations", "Maximum that propagates NaN.", COUNTED)
     combine_stall_share: float = quantity(0.25, "share", "Of the latency of combining lanes: not hidden.", RANKED)
@@ -95,7 +96,9 @@ class Caches:
     l3_latency: float = quantity(50.0, "cycles", "Of one line from the last cache, in order.", "l3_latency")
     memory_latency: float = quantity(400.0, "cycles", "Of one line from memory, in order.", "memory_latency")
     l2_bytes_per_cycle: int = quantity(32, "bytes/cycle", "From L2, as choices of tiles count it.", RANKED)
-    l3_bytes_per_cycle: int = quantity(10, "bytes/cycle", "From beyond L2, as choices of ops and kernels count it.", TIMED)
+    l3_bytes_per_cycle: int = quantity(
+        10, "bytes/cycle", "From beyond L2, as choices of ops and kernels count it.", TIMED
+    )
     memory_slowdown: float = quantity(2.0, "1", "A line surely from memory, in lines from beyond L2.", TIMED)
     line_latency: int = quantity(100, "cycles", "Of a line from memory, with several lines in flight.", TIMED)
     panel_stall_share: float = quantity(0.1, "share", "Of transfers of panels from L2: not hidden.", RANKED)
@@ -238,7 +241,6 @@ class GPU(Machine):
     Rates are those of one multiprocessor (compute unit), unless they say otherwise.  The second-level cache is the device's.
     """
 
-    unit_overlap: int = quantity(4, "exponent", "Of the norm that joins cycles of busy units.", UNMEASURED)
     frequency: float = quantity(1.83e9, "Hz", "Clock rate under the stated peak rates.", DATA_SHEET)
     l2: int = quantity(50 << 20, "bytes", "Last cache of the device.", DATA_SHEET)
     l2_bytes_per_cycle: int = quantity(38, "bytes/cycle", "From the last cache.", DATA_SHEET)

@@ -7,12 +7,13 @@ Hierarchies", 1970).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compiler.cost.cache_traffic import ReuseDistances
 from compiler.cost.kernel_time import KernelEstimate
 from compiler.cost.machine import Machine
-from compiler.ir.tile.kernel import dim_hint
+from compiler.ir.tile.kernel import Kernel, dim_hint
 from compiler.ir.tile.program import Launch, Program, execution_counts
 from compiler.runtime.executable import workspace_buffers
 from compiler.runtime.memory import in_place_pairs, plan_memory
@@ -78,34 +79,44 @@ class ReuseStack:
         self.intervals = [latest, *(part for own in self.intervals for part in own.after(latest))]
 
 
+Place = tuple[str, float, int]
+"""Memory of a buffer: its name or the workspace, the first byte, and the size."""
+
+
+def places_of(kernel: Kernel, launch: Launch, program: Program, offsets: Mapping[str, int]) -> dict[str, Place]:
+    """Return the place of each parameter of a launch; `offsets` are those of the memory plan."""
+    places = dict[str, Place]()
+    for param, argument in zip(kernel.params, launch.arguments, strict=True):
+        root, size = program.root_buffer(argument), dim_hint(param.type.nbytes)
+        places[param.name] = (WORKSPACE, offsets[root], size) if root in offsets else (root, 0, size)
+    return places
+
+
 def program_seconds(program: Program, machine: Machine) -> list[float]:
     """Return the estimated seconds of all runs of each launch, in the order of `execution_counts`, in a series of calls."""
     steps = [(s, times) for s, times in execution_counts(program.steps) if isinstance(s, Launch)]
     offsets = plan_memory(program, workspace_buffers(program), in_place_pairs(program)).offsets
-    stack, seconds, estimates = ReuseStack(), list[float](), dict[tuple[str, tuple[tuple[str, str], ...]], KernelEstimate]()
-    for is_second in (False, True):
+    stack, seconds = ReuseStack(), list[float]()
+    estimates = dict[tuple[str, tuple[tuple[str, str], ...]], KernelEstimate]()
+    for is_second in (False, True):  # what the first call leaves, the second one finds
         for launch, times in steps:
-            kernel, places, shared = program.kernels[launch.kernel], dict[tuple[str, float, int], str](), dict[str, str]()
-            for param, argument in zip(kernel.params, launch.arguments, strict=True):
-                root, size = program.root_buffer(argument), dim_hint(param.type.nbytes)
-                place = (WORKSPACE, offsets[root], size) if root in offsets else (root, 0, size)
-                if (first := places.setdefault(place, param.name)) != param.name:
-                    shared[param.name] = first
-            key = launch.kernel, tuple(shared.items())
-            if key not in estimates:
-                estimates[key] = KernelEstimate(kernel, machine, shared)
+            kernel = program.kernels[launch.kernel]
+            places = places_of(kernel, launch, program, offsets)
+            owners = {place: name for name, place in reversed(places.items())}
+            shared = tuple((n, owners[p]) for n, p in places.items() if owners[p] != n)
+            if (key := (launch.kernel, shared)) not in estimates:
+                estimates[key] = KernelEstimate(kernel, machine, dict(shared))
             estimate = estimates[key]
+            code = Interval(f"code of {launch.kernel}", 0, estimate.code_bytes)
             intervals = {
                 name: Interval(memory, start, start + size, min(1.0, estimate.touched_bytes(name) / size))
-                for (memory, start, size), name in places.items()
+                for (memory, start, size), name in owners.items()
                 if size
             }
-            code = Interval(f"code of {launch.kernel}", 0, estimate.code_bytes)
             if is_second:
                 reuse = {name: stack.distances(i) for name, i in intervals.items()}
-                once = estimate.seconds(reuse, stack.distances(code))
                 again = (times - 1) * estimate.seconds() if times > 1 else 0.0
-                seconds.append(once + again)
+                seconds.append(estimate.seconds(reuse, stack.distances(code)) + again)
             for interval in (code, *intervals.values()):
                 stack.touch(interval)
     return seconds

@@ -53,6 +53,7 @@ def test_parts_of_an_interval_have_distances_of_their_own() -> None:
 
 def test_lines_between_those_that_were_touched_keep_their_distance() -> None:
     stack = ReuseStack()
+    stack.touch(Interval("z", 0, 1000))
     stack.touch(Interval("a", 0, 100))
     stack.touch(Interval("b", 0, 50))
     stack.touch(Interval("a", 0, 100, density=0.25))
