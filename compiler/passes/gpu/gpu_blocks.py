@@ -8,7 +8,7 @@ from math import prod
 from compiler.analysis.accesses import Accesses
 from compiler.cost.gpu_contraction import block_extent
 from compiler.cost.machine import GPU
-from compiler.ir.symbolic.index_expr import product
+from compiler.ir.symbolic.index_expr import product, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Stmt
 from compiler.passes.base import Context, TilePass, register
@@ -34,7 +34,7 @@ class GpuBlocks(TilePass):
     where multiprocessors would be idle.  A reduction takes two such blocks a step, `STRIDED_STEPS` steps if none of its loops is
     contiguous; then parallel loops, inner ones first, fill a block.  Where some accesses are contiguous along one parallel loop and some
     along another, a block has a cache line of both, so that a transpose goes through shared memory.  Parallel loops of kernels that
-    are tiled already, and reductions over short windows, stay as they are.
+    are tiled already, loops that bounds depend on, and reductions over short windows, stay as they are.
     """
 
     name = "gpu-blocks"
@@ -43,7 +43,12 @@ class GpuBlocks(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         table, gpu = Accesses(ir), gpu_of(context)
         sizes: dict[str, int] = {}
-        parallel_loops = [s for s in tile.walk(ir.body) if isinstance(s, For) and s.parallel]
+        bounding = {
+            v for s in tile.walk(ir.body) for r in tile.stmt_ranges(s) for d in (r.lo, r.hi) for v in variables(d)
+        }
+        parallel_loops = [
+            s for s in tile.walk(ir.body) if isinstance(s, For) and s.parallel and s.range.var not in bounding
+        ]
         elements = self.elements or block_elements(table, gpu)
         for stmt in tile.walk(ir.body):
             if not ((isinstance(stmt, For) and stmt.parallel) or is_tiled(stmt)):

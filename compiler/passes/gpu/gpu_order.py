@@ -48,7 +48,9 @@ class GpuOrder(TilePass):
         before, after = (reuse.wave_bytes(*g) / 1e6 for g in ((rows, 1), (grouped, size)))
         if reuse.fits_in_cache or after >= before:
             return ir
-        message = f"%{grouped.range.var} in groups of {size} blocks: {after:.1f} MB for a wave instead of {before:.1f} MB"
+        message = (
+            f"%{grouped.range.var} in groups of {size} blocks: {after:.1f} MB for a wave instead of {before:.1f} MB"
+        )
         if not context.may_apply(self, message):
             return ir
         others, along = [f for f in nest if f not in tiled], columns if grouped is rows else rows

@@ -78,7 +78,9 @@ def test_a_kernel_that_stores_in_its_reduction_stays() -> None:
 
 def dynamic(high: int) -> str:
     text = program(BEFORE, "", "launch @k(%a, %b, %c)").replace("f32[4, 64]", "f32[n, 64]").replace("f32[4]", "f32[n]")
-    text = text.replace("0..4 {", "0..n {").replace("@k(in", f"@k(size n in 0..{high} hint 4, in").replace("64", "65536")
+    text = (
+        text.replace("0..4 {", "0..n {").replace("@k(in", f"@k(size n in 0..{high} hint 4, in").replace("64", "65536")
+    )
     return text.replace("program {", f"program {{ size n in 0..{high} hint 4 ", 1)
 
 
