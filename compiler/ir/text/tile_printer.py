@@ -32,7 +32,7 @@ from compiler.ir.text.lexer import quote
 from compiler.ir.text.literal import write_array, write_value
 from compiler.ir.text.resources import write_resources
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic_sizes
+from compiler.ir.tile.dynamic_sizes import program_dynamic_sizes
 from compiler.ir.tile.kernel import (
     ANY_REUSE,
     AsyncCopy,
@@ -67,7 +67,7 @@ MAX_DEPTH, MAX_SIZE = 40, 200
 def print_kernel(kernel: Kernel) -> str:
     """Return `kernel` as text; large expressions are split into bindings of fresh names `%t0 = ...`."""
     printer = _KernelPrinter(kernel.body, {p.name: p.type.dtype for p in kernel.params})
-    params = [write_dynamic_size(s) for s in kernel_dynamic_sizes(kernel)]
+    params = [write_dynamic_size(s) for s in kernel.dynamic_sizes]
     params += [f"{p.role} {format_value_name(p.name)}: {p.type}" for p in kernel.params]
     lines = [indent(line) for s in kernel.body for line in printer.print_stmt(s)]
     max_chunks = "" if kernel.max_chunks is None else f" max_chunks {kernel.max_chunks}"
