@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from compiler.ir.symbolic.binding import bind_symbols
+from compiler.ir.symbolic.binding import bind_symbols, substitute_symbols
 from compiler.ir.symbolic.index_atoms import DynamicSize
-from compiler.ir.symbolic.index_expr import IndexExpr, dynamic_sizes, substitute, substitute_symbols
+from compiler.ir.symbolic.index_expr import IndexExpr, dynamic_sizes, substitute
 from compiler.ir.tile.program import OpaqueCall, Program, Repeat, Step, View
 from compiler.ir.types import TensorType
 
