@@ -11,7 +11,6 @@ from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import Dim, evaluate, interval, product, variables
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import (
     Block,
     Kernel,
@@ -45,7 +44,7 @@ def count_flops(kernel: Kernel, sizes: Mapping[str, int] | None = None, dot_flop
 
 def _size_bounds(kernel: Kernel, sizes: Mapping[str, int] | None) -> VariableBounds:
     sizes = sizes or {}
-    return {s.name: (sizes.get(s.name, s.hint),) * 2 for s in kernel_dynamic_sizes(kernel)}
+    return {s.name: (sizes.get(s.name, s.hint),) * 2 for s in kernel.dynamic_sizes}
 
 
 def count_bytes(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:

@@ -112,12 +112,20 @@ class Expr:
     @property
     def loads(self) -> tuple[Load, ...]:
         """The loads in the expression, in post-order."""
-        return tuple(x for x in self.subexprs if isinstance(x, Load))
+        return (*self._operand_loads, self) if isinstance(self, Load) else self._operand_loads
 
     @property
     def calls(self) -> tuple[PrimitiveCall, ...]:
         """The primitive calls in the expression, in post-order."""
-        return tuple(x for x in self.subexprs if isinstance(x, PrimitiveCall))
+        return (*self._operand_calls, self) if isinstance(self, PrimitiveCall) else self._operand_calls
+
+    @cached_property
+    def _operand_loads(self) -> tuple[Load, ...]:
+        return tuple(x for x in self._proper_subexprs if isinstance(x, Load))
+
+    @cached_property
+    def _operand_calls(self) -> tuple[PrimitiveCall, ...]:
+        return tuple(x for x in self._proper_subexprs if isinstance(x, PrimitiveCall))
 
     @cached_property
     def used_names(self) -> frozenset[str]:

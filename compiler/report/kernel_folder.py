@@ -21,7 +21,7 @@ from compiler.codegen.triton.loader import OfflineKernel, compile_offline
 from compiler.codegen.triton.program_sources import emit_program
 from compiler.codegen.triton.targets import GPUTarget, is_interpreted
 from compiler.errors import TargetError
-from compiler.ir.tile.dynamic_sizes import bind_sizes, kernel_dynamic_sizes, specialize_buffers
+from compiler.ir.tile.dynamic_sizes import bind_sizes, specialize_buffers
 from compiler.ir.tile.program import OpaqueCall, Program
 from compiler.ir.tile.substitution import unused_name
 from compiler.ir.torch_types import as_tensor
@@ -147,7 +147,7 @@ def driver_source(program: Program, sizes: Mapping[str, int], name: str, target:
         program=program,
         memory_plan=plan_memory(program, workspace_buffers(program), grid_in_place_pairs(program)),
         launchers={},
-        size_arguments={n: [sizes[s.name] for s in kernel_dynamic_sizes(k)] for n, k in program.kernels.items()},
+        size_arguments={n: [sizes[s.name] for s in k.dynamic_sizes] for n, k in program.kernels.items()},
         names=names,
     )
     imports = ", ".join(names[kernel] for kernel in program.kernels)

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 
 from compiler.errors import ArgumentError, TargetError, VerifyError
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic_sizes, specialize_buffers
+from compiler.ir.tile.dynamic_sizes import program_dynamic_sizes, specialize_buffers
 from compiler.ir.tile.program import OpaqueCall, Program, Step
 from compiler.ir.torch_types import strides
 from compiler.runtime.arguments import argument_device, check_argument, is_host_scalar
@@ -94,7 +94,7 @@ class Executable(ABC):
 
     def kernel_size_names(self, kernel: str) -> tuple[str, ...]:
         """Return the dynamic sizes that a kernel takes as arguments."""
-        return tuple(s.name for s in kernel_dynamic_sizes(self.program.kernels[kernel])) if self.size_names else ()
+        return tuple(s.name for s in self.program.kernels[kernel].dynamic_sizes) if self.size_names else ()
 
     def synchronize(self) -> None:  # noqa: B027  # nothing to do where calls wait
         """Wait until the calls so far are done, where a call returns before."""

@@ -8,7 +8,6 @@ import torch
 
 from compiler.codegen.triton.emit import emit_triton
 from compiler.codegen.triton.loader import load_triton
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Kernel, Param, dim_hint
 from compiler.ir.torch_types import to_torch
 
@@ -42,7 +41,7 @@ class GPUKernelTimer:
         from triton.errors import TritonError
 
         launch = load_triton(emit_triton(kernel))
-        sizes = [s.hint for s in kernel_dynamic_sizes(kernel)]
+        sizes = [s.hint for s in kernel.dynamic_sizes]
         try:
             return self.clock(lambda: launch(*tensors, *sizes))
         except (RuntimeError, TritonError):  # such as out of registers or shared memory

@@ -15,7 +15,6 @@ import torch
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.ir.graph.constant import to_storage
 from compiler.ir.interpret.random_inputs import Array
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Kernel, Param, dim_hint
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
@@ -102,7 +101,7 @@ class KernelTimer:
 
 def hinted_sizes(kernel: Kernel) -> list[int]:
     """Return the hints of the dynamic sizes of a kernel, in the order of its arguments."""
-    return [s.hint for s in kernel_dynamic_sizes(kernel)]
+    return [s.hint for s in kernel.dynamic_sizes]
 
 
 def param_bytes(param: Param) -> int:

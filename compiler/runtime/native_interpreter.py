@@ -16,7 +16,6 @@ from compiler.ir.interpret.arrays import to_interpreter_array
 from compiler.ir.interpret.tile import all_sizes
 from compiler.ir.scalar import Expr, PrimitiveCall
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.types import DType
 from compiler.math.expansions import EXPANSIONS, expand
@@ -48,7 +47,7 @@ class NativeInterpreter:
         plain = with_expanded_math(unscheduled(kernel))
         memory = {p.name: GuardedArray.copy_of(buffers[p.name], p.type.dtype) for p in plain.params}
         frame = kernel_frame()
-        size_values = [values[s.name] for s in kernel_dynamic_sizes(plain)]
+        size_values = [values[s.name] for s in plain.dynamic_sizes]
         run = bind_kernel(self.function(plain), len(plain.params), size_values, frame)
         run([m.elements.ctypes.data for m in memory.values()])
         if frame[STATUS]:

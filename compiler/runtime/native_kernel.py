@@ -15,7 +15,6 @@ from compiler.ir.graph.constant import to_storage
 from compiler.ir.interpret.arrays import to_interpreter_array
 from compiler.ir.interpret.random_inputs import Array
 from compiler.ir.interpret.tile import pack_elements, poisoned_array
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Kernel, Param
 from compiler.ir.types import TensorType
 from compiler.runtime.build import Build
@@ -48,7 +47,7 @@ class NativeKernel:
     """
 
     def __init__(self, kernel: Kernel, target: CPUTarget, sizes: Mapping[str, int] | None = None) -> None:
-        self.kernel, self.sizes = kernel, {s.name: s.hint for s in kernel_dynamic_sizes(kernel)} | dict(sizes or {})
+        self.kernel, self.sizes = kernel, {s.name: s.hint for s in kernel.dynamic_sizes} | dict(sizes or {})
         build = Build(target, ObjectCache(None))
         build.add_kernels([kernel])
         symbol = build.symbols[kernel.name]
@@ -83,7 +82,7 @@ class NativeKernel:
 
     def _call(self, buffers: Sequence[Array], frame: Any) -> Callable[[], object]:
         """Return the call of the kernel on these buffers, which it keeps alive."""
-        sizes = [self.sizes[s.name] for s in kernel_dynamic_sizes(self.kernel)]
+        sizes = [self.sizes[s.name] for s in self.kernel.dynamic_sizes]
         run, addresses = bind_kernel(self._address, len(buffers), sizes, frame), [b.ctypes.data for b in buffers]
         return partial(_call_on, run, addresses, buffers)
 

@@ -11,7 +11,6 @@ from compiler.analysis.arithmetic_dtypes import arithmetic_dtypes
 from compiler.cost.estimates import count_bytes, count_flops, roofline_seconds
 from compiler.cost.machine import Machine
 from compiler.ir.symbolic.index_expr import evaluate
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Step, execution_counts
 from compiler.ir.tile.thread_sync import is_parallelizable
@@ -122,7 +121,7 @@ def sharing_threads(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> i
     """Return the number of threads that may share a kernel; `sizes` as in `count_flops`."""
     if not is_parallelizable(kernel):
         return 1
-    values = {s.name: s.hint for s in kernel_dynamic_sizes(kernel)} | dict(sizes or {})
+    values = {s.name: s.hint for s in kernel.dynamic_sizes} | dict(sizes or {})
     most = prepare_call() if kernel.max_chunks is None else evaluate(kernel.max_chunks, values)
     return max(1, min(most, prepare_call()))
 

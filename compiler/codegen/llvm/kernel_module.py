@@ -22,7 +22,6 @@ from compiler.codegen.llvm.expressions import ExprEmitter
 from compiler.codegen.llvm.scope import CodegenScope
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.ir.symbolic.index_expr import Dim
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.inplace import aliasable_pairs
 from compiler.ir.tile.kernel import Kernel
 
@@ -76,7 +75,7 @@ def _function(header: str, body: IRBuilder) -> list[str]:
 
 
 def _arguments(kernel: Kernel) -> list[str]:
-    sizes = [f"i64 {size_param_name(s)}" for s in kernel_dynamic_sizes(kernel)]
+    sizes = [f"i64 {size_param_name(s)}" for s in kernel.dynamic_sizes]
     return [*(f"ptr %p{k}" for k in range(len(kernel.params))), *sizes, "ptr %frame"]
 
 

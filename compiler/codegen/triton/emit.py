@@ -38,7 +38,6 @@ from compiler.ir.symbolic.index_expr import Dim, maximum, product, substitute, v
 from compiler.ir.text.statement_lines import StatementLines
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import contraction_of
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import (
     AsyncCopy,
     BoundsCheck,
@@ -104,7 +103,7 @@ class TritonKernelEmitter:
         self.name = self.fresh_name(kernel.name)
         self.params = {p.name: self.fresh_name(p.name) for p in kernel.params}
         self.exprs = TritonExprEmitter(kernel, TensorDescriptors(kernel, self.params, self.fresh_name), self.bind)
-        self.dynamic_sizes = kernel_dynamic_sizes(kernel)
+        self.dynamic_sizes = kernel.dynamic_sizes
         self.sizes = {s.name: self.fresh_name(s.name) for s in self.dynamic_sizes}
         self.exprs.names |= {size_key(size): BlockValue(name) for size, name in self.sizes.items()}
         self.index_names: dict[str, str] = {}  # text of an index block -> the name it is bound to

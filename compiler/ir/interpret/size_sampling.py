@@ -9,7 +9,7 @@ from typing import TypeAlias
 from compiler.ir.graph.graph import Graph
 from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, DynamicSize
 from compiler.ir.symbolic.index_expr import Dim, dynamic_sizes, interval, substitute
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic_sizes
+from compiler.ir.tile.dynamic_sizes import program_dynamic_sizes
 from compiler.ir.tile.kernel import Block, Kernel, Range, stmt_body, stmt_ranges, walk
 from compiler.ir.tile.program import Launch, Program, execution_counts
 
@@ -54,7 +54,7 @@ def dynamic_sizes_of(ir: Graph | Kernel | Program) -> frozenset[DynamicSize]:
     """Return the dynamic sizes in `ir`."""
     if isinstance(ir, Graph):
         return frozenset().union(*(dynamic_sizes(d) for n in ir.inputs for d in n.shape))
-    return frozenset(kernel_dynamic_sizes(ir) if isinstance(ir, Kernel) else program_dynamic_sizes(ir))
+    return frozenset(ir.dynamic_sizes if isinstance(ir, Kernel) else program_dynamic_sizes(ir))
 
 
 def small_sizes(dynamic: Sequence[DynamicSize]) -> dict[str, int]:

@@ -32,7 +32,7 @@ from compiler.ir.text.lexer import quote
 from compiler.ir.text.literal import write_array, write_value
 from compiler.ir.text.resources import write_resources
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic_sizes
+from compiler.ir.tile.dynamic_sizes import program_dynamic_sizes
 from compiler.ir.tile.kernel import (
     ANY_REUSE,
     AsyncCopy,
@@ -72,7 +72,7 @@ def print_kernel(kernel: Kernel) -> str:
 def print_kernel_parts(kernel: Kernel) -> tuple[str, int, dict[int, int]]:
     """Return `kernel` as text, the number of lines of its header, and that of each statement by its `id`."""
     printer = _KernelPrinter(kernel.body, {p.name: p.type.dtype for p in kernel.params})
-    params = [write_dynamic_size(s) for s in kernel_dynamic_sizes(kernel)]
+    params = [write_dynamic_size(s) for s in kernel.dynamic_sizes]
     params += [f"{p.role} {format_value_name(p.name)}: {p.type}{' descriptor' * p.descriptor}" for p in kernel.params]
     max_chunks = "" if kernel.max_chunks is None else f" max_chunks {kernel.max_chunks}"
     numbers = {"warps": kernel.warps, "persistent": kernel.persistent}

@@ -13,7 +13,6 @@ from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
 from compiler.ir.symbolic.index_atoms import free_symbols
 from compiler.ir.symbolic.index_expr import Dim, substitute, var
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Block, BoundsCheck, For, Kernel, Let, Local, Prefetch, Range, Reduce, Store
 from compiler.ir.types import TensorType
 
@@ -21,7 +20,7 @@ from compiler.ir.types import TensorType
 def kernel_digest(kernel: Kernel) -> str:
     """Return 32 hex digits of SHA-256 over everything in `kernel` but names."""
     writer = _DigestWriter()
-    for s in kernel_dynamic_sizes(kernel):
+    for s in kernel.dynamic_sizes:
         writer.line("size", writer.bind(s.name), s.low, s.high)
     for p in kernel.params:
         writer.line(p.role, writer.type(p.type), writer.bind(p.name), p.descriptor)

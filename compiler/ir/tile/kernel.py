@@ -64,10 +64,10 @@ from math import prod
 from operator import add, is_
 from typing import Any, TypeAlias, Union
 
-from compiler.ir.scalar import Expr, Load, transform
+from compiler.ir.scalar import Expr, IndexValue, Load, transform
 from compiler.ir.symbolic.bounds import lower_bound
-from compiler.ir.symbolic.index_atoms import has_minimum
-from compiler.ir.symbolic.index_expr import Dim, IndexExpr, size_hint, substitute, variables
+from compiler.ir.symbolic.index_atoms import DynamicSize, has_minimum
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, dynamic_sizes, size_hint, substitute, variables
 from compiler.ir.types import TensorType
 
 
@@ -260,6 +260,11 @@ class For:
     body: Block
     parallel: bool = False
 
+    @cached_property
+    def nested(self) -> Block:
+        """Every statement inside, in program order."""
+        return tuple(walk(self.body))
+
 
 @dataclass(frozen=True)
 class Reduce:
@@ -273,6 +278,11 @@ class Reduce:
     ranges: tuple[Range, ...]
     body: Block
     value: Expr
+
+    @cached_property
+    def nested(self) -> Block:
+        """Every statement inside, in program order."""
+        return tuple(walk(self.body))
 
 
 Stmt: TypeAlias = Union[Let, Store, Local, BoundsCheck, Prefetch, AsyncCopy, Wait, For, Reduce]
@@ -322,6 +332,13 @@ class Kernel:
     def with_body(self, body: Block) -> Kernel:
         return self if body is self.body else replace(self, body=body)
 
+    @cached_property
+    def dynamic_sizes(self) -> tuple[DynamicSize, ...]:
+        """The dynamic sizes that the kernel takes as arguments, sorted by name."""
+        param_dims = (d for p in self.params for d in (*p.type.shape, *p.type.physical_shape))
+        dims = {self.max_chunks or 0, *param_dims, *index_exprs(self.body)}
+        return tuple(sorted(frozenset[DynamicSize]().union(*map(dynamic_sizes, dims)), key=lambda s: s.name))
+
     def param(self, name: str) -> Param:
         """Return the parameter with that name, or raise KeyError."""
         for p in self.params:
@@ -362,11 +379,19 @@ def stmt_dims(stmt: Stmt) -> Iterator[Dim]:
 
 def walk(body: Block) -> Iterator[Stmt]:
     """Yield every statement in program order, outer ones before those inside."""
-    pending = list(reversed(body))
-    while pending:
-        stmt = pending.pop()
+    for stmt in body:
         yield stmt
-        pending.extend(reversed(stmt_body(stmt)))
+        if isinstance(stmt, (For, Reduce)):
+            yield from stmt.nested
+
+
+def index_exprs(body: Block) -> Iterator[Dim]:
+    """Yield every index expression in `body`."""
+    for stmt in walk(body):
+        yield from stmt_dims(stmt)
+        for value in stmt_exprs(stmt):
+            yield from (d for e in value.loads for d in e.index)
+            yield from (e.index for e in value.subexprs if isinstance(e, IndexValue))
 
 
 def map_exprs(body: Block, rule: Callable[[Expr], Expr]) -> Block:

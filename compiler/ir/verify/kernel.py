@@ -12,7 +12,6 @@ from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import PRIMITIVES, Expr, IndexValue, Load, PrimitiveCall, Ref
 from compiler.ir.symbolic.index_atoms import Var
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, dynamic_sizes, interval, var, variables
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import (
     ROLES,
     AsyncCopy,
@@ -212,7 +211,7 @@ def _check_params(kernel: Kernel) -> Iterator[str]:
 
 def _check_size_names(kernel: Kernel) -> Iterator[str]:
     """Check that no loop variable or value has the name of a size, which would make indices ambiguous."""
-    sizes = {s.name for s in kernel_dynamic_sizes(kernel)}
+    sizes = {s.name for s in kernel.dynamic_sizes}
     for stmt in walk(kernel.body):
         bound = [r.var for r in stmt_ranges(stmt)] + ([stmt.name] if isinstance(stmt, (Let, Reduce)) else [])
         yield from (f"%{name} has the name of a size: {describe(stmt)}" for name in bound if name in sizes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +12,6 @@ from compiler.analysis.accesses import Accesses
 from compiler.ir.symbolic.index_expr import Bounds, Dim, interval
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.digest import kernel_digest
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Kernel, Param, Range
 from compiler.ir.tile.program import Launch, Program, Step, View, expand_steps, view_type
 from compiler.ir.tile.substitution import unused_name
@@ -51,8 +50,12 @@ class MergeKernels(ProgramPass):
             if not can_take_views(ir, launch, accessed[launch.kernel]):
                 accessed[launch.kernel] = {}
         kernels = {name: with_views(kernel, accessed[name]) for name, kernel in ir.kernels.items()}
+        likely = Counter(map(signature, kernels.values()))
         # launches find the sizes of a kernel by their names, which the digest leaves out
-        digests = {name: (kernel_digest(kernel), kernel_dynamic_sizes(kernel)) for name, kernel in kernels.items()}
+        digests: dict[str, Hashable] = {
+            name: (kernel_digest(kernel), kernel.dynamic_sizes) if likely[signature(kernel)] > 1 else name
+            for name, kernel in kernels.items()
+        }
         shared = {digest for digest, times in Counter(digests.values()).items() if times > 1}
         chosen = {digest: name for name, digest in reversed(digests.items())}
         views: dict[tuple[str, Entries], str] = {}
@@ -80,6 +83,11 @@ class MergeKernels(ProgramPass):
         if not merged or not context.may_apply(self, message):
             return ir
         return replace(ir, buffers=buffers, kernels=kept, steps=steps)
+
+
+def signature(kernel: Kernel) -> Hashable:
+    """Return what is equal for equal kernels and found sooner than a digest: parameters, and the number of statements."""
+    return tuple((p.role, p.type) for p in kernel.params), sum(1 for _ in tile.walk(kernel.body))
 
 
 def accessed_entries(kernel: Kernel) -> dict[str, Entries]:

@@ -29,7 +29,6 @@ from compiler.ir.text.tile_parser import read_condition, read_prefetch
 from compiler.ir.text.tile_printer import print_prefetch, write_condition
 from compiler.ir.text.type_parser import read_dim, read_layout
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, Store
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import bound_names, substitute_indices
@@ -406,7 +405,7 @@ def require_independent(ir: Kernel, context: Context, v: str) -> None:
 
 def _with_sizes(d: Dim, ir: Kernel) -> Dim:
     """Return an index expression with the dynamic sizes of the kernel for the names that stand for them."""
-    sizes = kernel_dynamic_sizes(ir)
+    sizes = ir.dynamic_sizes
     return substitute(d, {s.name: dynamic_size(s.name, s.low, s.high, s.hint) for s in sizes})
 
 

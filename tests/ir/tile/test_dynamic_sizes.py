@@ -29,7 +29,6 @@ from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.text.tile_printer import print_kernel
 from compiler.ir.tile.digest import kernel_digest
-from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.inplace import aliasable_pairs
 from compiler.ir.tile.kernel import Store, dim_hint, walk
 from compiler.ir.tile.thread_sync import barrier_points
@@ -198,7 +197,7 @@ TEXT = """kernel @k(size n in 2..513 hint 100, in %x: f32[n, 4], out %y: f32[n, 
 def test_text_is_read_back() -> None:
     kernel = parse_kernel(TEXT)
     assert print_kernel(kernel) == TEXT
-    assert [(s.name, s.low, s.high, s.hint) for s in kernel_dynamic_sizes(kernel)] == [("n", 2, 512, 100)]
+    assert [(s.name, s.low, s.high, s.hint) for s in kernel.dynamic_sizes] == [("n", 2, 512, 100)]
     assert kernel_digest(kernel) != kernel_digest(parse_kernel(TEXT.replace("513", "514")))
     assert kernel_digest(kernel) == kernel_digest(
         parse_kernel(TEXT.replace("hint 100", "hint 99"))
@@ -213,7 +212,7 @@ def test_a_margin_of_open_size_is_told_to_the_kernel() -> None:
 }}"""
     kernel = parse_kernel(text)
     assert print_kernel(kernel) == text.replace("size n in 0..4096 hint 500, size m in 0..4096 hint 500,", BY_NAME)
-    assert [s.name for s in kernel_dynamic_sizes(kernel)] == ["m", "n"]
+    assert [s.name for s in kernel.dynamic_sizes] == ["m", "n"]
     assert str(kernel.params[0].type.specialize({"m": 3, "n": 4})) == "f32[4, 2]{0, 1+0:3}"
 
 
