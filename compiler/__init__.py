@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from compiler.errors import ArgumentError, ParseError, PassError, TilewrightError, UnsupportedOpError, VerifyError
+from compiler.errors import (
+    ArgumentError,
+    ExportError,
+    ParseError,
+    PassError,
+    TilewrightError,
+    UnsupportedOpError,
+    VerifyError,
+)
 from compiler.options import Options
 
 if TYPE_CHECKING:
@@ -24,6 +32,7 @@ __all__ = [
     "ArgumentError",
     "Comparison",
     "CompiledModule",
+    "ExportError",
     "Options",
     "ParseError",
     "PassError",

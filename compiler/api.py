@@ -58,7 +58,8 @@ def compile(
 
     `args` and `kwargs` are example arguments for a module (a program brings its own); their sizes are compiled in, unless
     `dynamic_shapes` (as `torch.export.export` takes it) leaves some open: then one compilation serves all that it admits.
-    Raises UnsupportedOpError, which names all unsupported ops and the lines they stand on.
+    Raises UnsupportedOpError, which names all unsupported ops and the lines they stand on, and ExportError for what PyTorch
+    cannot export.
     """
     load_plugins()
     chosen = as_options(options)
@@ -218,7 +219,7 @@ class CompiledModule(Inspection):
         return self.profile_inputs(self.call_adapter.graph_inputs(*given), repeats)
 
     def report(self, repeats: int = 20) -> Report:
-        """Everything about this compilation, measured on the example arguments; `report().save("report.html")` writes a page."""
+        """Kernels, remarks, memory and times of this compilation, measured on the example arguments."""
         return self.report_for(self.profile(repeats=repeats))
 
     def explore(

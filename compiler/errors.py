@@ -100,6 +100,10 @@ class ArgumentError(TilewrightError):
     """Call with arguments that the compiled program does not accept."""
 
 
+class ExportError(TilewrightError):
+    """Module that `torch.export` cannot trace; PyTorch's error is the cause."""
+
+
 class PassError(TilewrightError):
     """Pass that failed, produced invalid IR, or changed a result.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -14,9 +15,10 @@ import torch
 from torch._dynamo.convert_frame import compile_lock
 from torch.export import ExportedProgram
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from compiler.errors import USE_TORCH_COMPILE, ArgumentError, Loc
+from compiler.errors import USE_TORCH_COMPILE, ArgumentError, ExportError, Loc, TilewrightError
+from compiler.frontend.source_location import innermost_line
 from compiler.ir.torch_types import USE_DENSE, unsupported_storage
 
 _REMEDY = f"or {USE_TORCH_COMPILE}"
@@ -25,13 +27,43 @@ _REMEDY = f"or {USE_TORCH_COMPILE}"
 def export_module(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: Any = None
 ) -> ExportedProgram:
-    """Export `module` on example arguments; ArgumentError for tensors or sequences that `torch.export` does not take.
+    """Export `module` on example arguments.
 
-    Waits for other threads: tracing changes global state of PyTorch.
+    ArgumentError for tensors or sequences that `torch.export` does not take, ExportError for what it cannot trace.  Waits for
+    other threads: tracing changes global state of PyTorch.
     """
     _check_arguments(module, args, kwargs)
     with compile_lock, torch.no_grad(), _packed_sequences_refused(module), _autocast_recorded(module):
-        return torch.export.export(module, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes)
+        args, kwargs = _as_distinct_tensors(module, (tuple(args), dict(kwargs)))
+        try:
+            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+        except TilewrightError:
+            raise
+        except Exception as error:
+            raise _export_error(module, error) from error
+
+
+def _as_distinct_tensors(module: torch.nn.Module, arguments: Any) -> Any:
+    """Replace tensors that occurred before, in the module or as arguments: `torch.export` takes one object for one value."""
+    seen = {id(t) for t in (*module.parameters(), *module.buffers())}
+
+    def distinct(tensor: torch.Tensor) -> torch.Tensor:
+        is_first = id(tensor) not in seen
+        seen.add(id(tensor))
+        return tensor if is_first else tensor.detach()
+
+    return tree_map_only(torch.Tensor, distinct, arguments)
+
+
+def _export_error(module: torch.nn.Module, error: Exception) -> ExportError:
+    """Return an error with the user's line, the first paragraph of PyTorch's message, and a remedy."""
+    loc = innermost_line("".join(traceback.format_tb(error.__traceback__)[1:]))
+    message = str(error).strip().partition("\n\n")[0]
+    place = f" at {loc}: {loc.code}" if loc else ""
+    return ExportError(
+        f"torch.export cannot trace {type(module).__name__}{place}\n  {type(error).__name__}: {message}\n"
+        f"If the model runs in PyTorch, {USE_TORCH_COMPILE}."
+    )
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def source_of(node: torch.fx.Node) -> Loc | None:
 
     The module is the innermost one; where PyTorch's own code makes up the whole trace, there is no line.
     """
-    loc, module = _innermost(node.meta.get("stack_trace") or ""), module_path(node)
+    loc, module = innermost_line(node.meta.get("stack_trace") or ""), module_path(node)
     return replace(loc or Loc(), module=module) if module else loc
 
 
@@ -48,7 +48,8 @@ def _without_source(path: str) -> str:
 
 
 @cache
-def _innermost(trace: str) -> Loc | None:
+def innermost_line(trace: str) -> Loc | None:
+    """Return the innermost line of a trace that is neither PyTorch's nor, if there are others, a library's; None without one."""
     frames = [m for m in _FRAME.finditer(trace) if not m["file"].startswith((_TORCH, "<"))]
     own = [m for m in frames if f"{os.sep}site-packages{os.sep}" not in m["file"]]
     frame: Any = next(iter((own or frames)[-1:]), None)

@@ -15,8 +15,9 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
@@ -29,6 +30,7 @@ import compiler.ir
 import compiler.math
 from compiler.options import Options
 from compiler.runtime.constants import aligned_empty
+from compiler.runtime.cpu_limits import available_cpus
 from compiler.target import Target
 
 ENTRY_MAGIC = b"TWOBJ\x00\x00\x02"
@@ -39,6 +41,9 @@ HEADER = struct.Struct("<8s32sI20x")
 
 SIZE_LIMIT = 512 << 20
 """Approximate limit in bytes of all entries; the least recently used are evicted.  Chosen empirically."""
+
+CHUNK_BYTES = 4 << 20
+"""Bytes of a large entry that a thread reads at a time.  Threads share the first use of memory, which takes longer than the copy."""
 
 SHARD_COUNT = 256
 """Directories that keys are spread over, each with an equal share of the limit: storing an entry scans only one."""
@@ -138,7 +143,16 @@ def _read_owned(path: Path) -> memoryview:
         if not _is_owned(status):
             return memoryview(b"")
         content = aligned_empty((status.st_size,), np.dtype(np.uint8)).data
-        return content[: file.readinto(content)]
+        if len(content) <= CHUNK_BYTES:
+            return content[: file.readinto(content)]
+        read_chunk = partial(_read_chunk, file.fileno(), content)
+        with ThreadPoolExecutor(available_cpus()) as pool:
+            return content[: sum(pool.map(read_chunk, range(0, len(content), CHUNK_BYTES)))]
+
+
+def _read_chunk(file: int, content: memoryview, start: int) -> int:
+    """Read `CHUNK_BYTES` from `start` to their place in `content`; return how many there were."""
+    return os.preadv(file, [content[start : start + CHUNK_BYTES]], start)
 
 
 def _encode_header(key: str, code: Iterable[Buffer]) -> bytes:

@@ -112,6 +112,7 @@ def add_ir_commands(commands: Any) -> None:
     c.add_argument("--check", action="store_true", help="interpret the IR before and after each pass, and compare")
     c.add_argument("--stats", action="store_true", help="print the time and statistics of each pass")
     c.add_argument("--remarks", action="store_true", help="print the remarks: what passes changed or did not, and why")
+    c.add_argument("--rewrite-limit", type=int, metavar="N", help="make the first N rewrites and no other (all)")
     add_schedule_argument(c, "schedule kernels as in FILE instead of by passes (may be repeated)")
     c.add_argument(
         "--print-schedule", action="store_true", help="print what passes over kernels decided, instead of IR"
@@ -135,8 +136,19 @@ def add_coverage_command(commands: Any) -> None:
     c.add_argument("--dynamic-shapes", action="store_true", help="run the samples with every dimension dynamic")
     c.add_argument("--dtype", default="f32", metavar="NAMES", help="element types of the samples, as in f32,i64 (f32)")
     c.add_argument("--fraction", type=float, default=1.0, metavar="P", help="fraction of the samples to run (1.0)")
-    c.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of that choice (0)")
+    c.add_argument(
+        "--shard", type=parse_shard, default=(1, 1), metavar="K/N", help="run the K-th of N disjoint shards (1/1)"
+    )
+    c.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of these choices (0)")
     c.add_argument("--log", type=Path, metavar="FILE", help="append results here and resume from it")
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Return K and N of "K/N"; ValueError unless 1 <= K <= N."""
+    shard, shards = map(int, text.split("/"))
+    if not 1 <= shard <= shards:
+        raise ValueError(text)
+    return shard, shards
 
 
 def add_fuzz_commands(commands: Any) -> None:
@@ -183,7 +195,8 @@ def run_opt(args: argparse.Namespace) -> None:
         print_after_change=args.print_ir_after_change,
     )
     target = target_by_name(args.target, args.machine)
-    context, timing, defaults = Context.for_target(target), PassTiming(), backend_of(target).pipelines
+    context, timing = Context.for_target(target, args.rewrite_limit), PassTiming()
+    defaults = backend_of(target).pipelines
     recorder = ScheduleRecorder()
     instruments = [timing, *instruments_for(options), *[recorder] * args.print_schedule]
     ir = read_ir(args.file)
@@ -368,7 +381,8 @@ def run_opinfo_samples(args: argparse.Namespace) -> None:
         if name not in DTYPES:
             raise TilewrightError(f"unknown dtype {name}; available: {', '.join(DTYPES)}")
         dtype = to_torch(DTYPES[name])
-        sampling = SamplingOptions(dtype, options, args.gradients, args.dynamic_shapes, args.fraction, args.seed)
+        choice = (args.fraction, args.seed, *args.shard)
+        sampling = SamplingOptions(dtype, options, args.gradients, args.dynamic_shapes, *choice)
         for tally in run_samples(operators(args.operators, dtype, sampling.device), sampling, args.log):
             total.update(tally.counts)
             counts = "  ".join(f"{tally.counts[o]} {o}" for o in OUTCOMES if o in tally.counts)

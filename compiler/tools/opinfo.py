@@ -90,7 +90,8 @@ class SampleOutcome:
 class SamplingOptions:
     """Options of a run over samples of `dtype`: with or without `gradients` and `dynamic_shapes`.
 
-    A random `fraction` of the samples of an operator (at least one) is run, chosen by `seed`.
+    `seed` deals the samples of an operator out at random to `shards` shards; a `fraction` of those of number `shard`
+    is run.  The shards together are all samples.
     """
 
     dtype: torch.dtype
@@ -99,14 +100,24 @@ class SamplingOptions:
     dynamic_shapes: bool = False
     fraction: float = 1.0
     seed: int = 0
+    shard: int = 1
+    shards: int = 1
 
     @property
     def label(self) -> str:
         """Key of these options in log files."""
         target = f" on {self.options.target}" if self.options.target != "host" else ""
-        return (
-            f"{self.dtype}{target}" + " with gradients" * self.gradients + " with dynamic shapes" * self.dynamic_shapes
-        )
+        shard = f" shard {self.shard}/{self.shards} of seed {self.seed}" if self.shards > 1 else ""
+        modes = " with gradients" * self.gradients + " with dynamic shapes" * self.dynamic_shapes
+        return f"{self.dtype}{target}{modes}{shard}"
+
+    def selection(self) -> Iterator[bool]:
+        """Yield for each sample in turn if it is run; the first one is in every fraction of shard 1."""
+        rng, position = random.Random(self.seed), 0.0
+        while True:
+            shard, remainder = divmod(position * self.shards, 1)
+            yield shard == self.shard - 1 and remainder < self.fraction
+            position = rng.random()
 
     @property
     def device(self) -> str:
@@ -202,11 +213,10 @@ def _send_outcomes(pipe: Connection, info: Any, sampling: SamplingOptions) -> No
     """Send the outcome of each sample, then None; a sample over the time limit ends the process by SIGPROF."""
     torch.set_num_threads(1)
     torch.manual_seed(sampling.seed)
-    rng = random.Random(sampling.seed)
     has_values = "empty" not in info.name
     function = with_gradients(info.op) if sampling.gradients else info.op
-    for k, sample in enumerate(_samples(info, sampling)):
-        if k == 0 or rng.random() < sampling.fraction:
+    for sample, is_selected in zip(_samples(info, sampling), sampling.selection(), strict=False):
+        if is_selected:
             signal.setitimer(signal.ITIMER_PROF, SAMPLE_TIMEOUT)
             is_outcome = isinstance(sample, SampleOutcome)
             pipe.send(sample if is_outcome else run_sample(function, sample, sampling, values=has_values))

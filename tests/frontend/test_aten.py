@@ -249,6 +249,7 @@ INDEXING = {
     "index_add": (lambda a, i, v: a.index_add(0, i, v), x(5, 2), whole(3), x(3, 2)),
     "index_copy": (lambda a, v: a.index_copy(0, torch.tensor([2, 0]), v), x(5, 2), x(2, 2)),
     "take": (lambda a, i: a.take(i), x(3, 5), whole(4)),
+    "take of one position": (lambda a, i: (a.take(i), a[0, 0].take(i - i)), x(3, 5), whole()),
     "take_along_dim": (lambda a, i: torch.take_along_dim(a, i, 1), x(3, 5), whole(1, 2)),
     "index_fill": (lambda a: a.index_fill(0, torch.tensor([1, 3]), 9.0), x(5, 2)),
 }  # fmt: skip

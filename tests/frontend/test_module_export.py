@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import compiler
-from compiler.errors import ArgumentError
+from compiler.errors import ArgumentError, ExportError
 from compiler.torch_backend import tilewright
 
 OPTIONS = {"cache": "", "fallback": "eager"}
@@ -63,6 +63,49 @@ def test_a_packed_sequence() -> None:
         compiler.compile(model, args, options=OPTIONS)
     torch.testing.assert_close(torch.compile(model, backend=tilewright)(*args), model(*args))
     assert not model.layer._forward_pre_hooks
+
+
+def test_one_tensor_as_several_arguments_stands_for_several_values() -> None:
+    layer = torch.nn.Linear(4, 4)
+    model = FunctionModule(lambda a, b, c: layer(a) - 2 * b + 4 * c["c"])
+    model.layer = layer
+    weight = layer.weight.detach()
+    compiled = compiler.compile(model, (matrix, matrix, {"c": layer.weight}), options=OPTIONS)
+    args = (torch.randn(4, 4), torch.randn(4, 4), {"c": torch.randn(4, 4)})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*args), model(*args))
+        torch.testing.assert_close(compiled(matrix, matrix, {"c": weight}), model(matrix, matrix, {"c": weight}))
+
+
+class DataDependentBranch(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1 if x.sum() > 0 else x
+
+
+class JaggedInside(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        rows = torch.nested.as_nested_tensor([x, x[:2]], layout=torch.jagged)
+        return torch.nested.to_padded_tensor(rows * 2, 0.0)
+
+
+class SampleGradients(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.vmap(torch.func.grad(lambda row: row.tanh().sum()))(x)
+
+
+@pytest.mark.parametrize("model", [DataDependentBranch(), JaggedInside(), SampleGradients()])
+def test_what_export_cannot_trace_is_refused_with_the_line_and_a_remedy(model: torch.nn.Module) -> None:
+    name, file = type(model).__name__, __file__
+    with pytest.raises(ExportError, match=rf"cannot trace {name} at {file}:\d+: .*x(.|\n)*use torch.compile") as caught:
+        compiler.compile(model, (matrix,), options=OPTIONS)
+    assert caught.value.__cause__ is not None
+    torch.testing.assert_close(torch.compile(model, backend=tilewright)(matrix), model(matrix))
+
+
+def test_export_says_which_size_is_not_dynamic() -> None:
+    model = FunctionModule(lambda x: x + torch.ones(4))
+    with pytest.raises(ExportError, match="rows"):
+        compiler.compile(model, (torch.ones(4),), dynamic_shapes=(({0: torch.export.Dim("rows")},),), options=OPTIONS)
 
 
 JAGGED: dict[str, Callable[[Tensor, torch.nn.Module], Any]] = {

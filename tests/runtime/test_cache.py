@@ -40,6 +40,16 @@ def test_parts_are_one_code_that_starts_on_a_cache_line(cache):
     assert np.frombuffer(code, np.uint8).ctypes.data % ALIGNMENT == 0
 
 
+def test_large_entries_are_read_in_chunks_by_several_threads(cache, monkeypatch):
+    code = os.urandom(100_000)
+    cache.put(KEY, code)
+    monkeypatch.setattr("compiler.runtime.cache.CHUNK_BYTES", 4096)
+    assert cache.get(KEY) == code
+    file = entry(cache)
+    file.write_bytes(file.read_bytes()[:-1])
+    assert cache.get(KEY) is None
+
+
 def test_keys_tell_targets_apart():
     assert object_key("one", target_by_name("x86-64-v3")) != KEY != OTHER
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -235,9 +236,28 @@ def test_a_crash_ends_one_operator_and_a_log_remembers(tmp_path: Path) -> None:
     assert next(iter(opinfo.run_samples([described(crashing)], sampling(), log))).count("passed") == 7
 
 
+def test_shards_are_disjoint_and_together_all_samples() -> None:
+    chosen = [list(islice(sampling(shard=k, shards=3).selection(), 100)) for k in (1, 2, 3)]
+    assert all(sum(column) == 1 for column in zip(*chosen, strict=True))
+    assert all(map(any, chosen))
+    halves = islice(sampling(shard=2, shards=3, fraction=0.5).selection(), 100)
+    assert all(whole or not half for whole, half in zip(chosen[1], halves, strict=True))
+
+
+def test_shards_have_log_lines_of_their_own(tmp_path: Path) -> None:
+    log, counts = tmp_path / "log.jsonl", []
+    for k in (1, 2):
+        (tally,) = opinfo.run_samples([described(torch.neg)], sampling(shard=k, shards=2), log)
+        counts.append(tally.count("passed"))
+    (whole,) = opinfo.run_samples([described(torch.neg)], sampling(), log)
+    assert sum(counts) == whole.count("passed")
+    assert len(log.read_text().splitlines()) == 3
+
+
 def test_the_command_runs_samples(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["coverage", "--samples", "deg2rad", "--dtype", "f64,i64", "--fraction", "0.1"]) == 0
     assert "0 failed" in capsys.readouterr().out
+    assert cli.main(["coverage", "--samples", "deg2rad", "--shard", "2/40"]) == 0
     assert cli.main(["coverage", "--samples", "no_such_op"]) == 1
     assert cli.main(["coverage", "--samples", "--dtype", "f31"]) == 1
 

@@ -82,6 +82,11 @@ def index(x: Node, indices: Sequence[Node | None], shape: Sequence[Dim] = ()) ->
     return ops.index(x, *vectors, dims=dims)
 
 
+@converts("aten.take.default")
+def take(x: Node, indices: Node) -> Node:
+    return index(view(x, (x.type.numel,)), (indices,))
+
+
 @converts("aten.masked_select.default", needs_shape=True)
 def masked_select(x: Node, mask: Node, shape: Sequence[Dim]) -> Node:
     common = broadcast_shapes(x.shape, mask.shape)

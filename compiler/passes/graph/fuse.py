@@ -101,7 +101,6 @@ class GroupSearch:
         self.groups_of_node: dict[Node, list[Group]] = {}
         self.all_groups: list[Group] = []
         self.group_costs: dict[Hashable, int | str] = {}  # by nodes of a group
-        self.kernel_costs: dict[Hashable, int | str] = {}  # by structural key of a group
 
     def run(self) -> Graph:
         fusible = [n for n in self.graph.nodes if not isinstance(n.structure, UNFUSED)]
@@ -297,13 +296,14 @@ class GroupSearch:
         return self.group_costs[nodes]
 
     def body_cost(self, g: Group) -> int | str:
-        """Return `cost`; structurally equal groups are lowered once."""
+        """Return `cost`; structurally equal groups are lowered once, in all runs of the pass with these options."""
         roots = (g.root, *g.extra_outputs)
         order = preorder(roots, g.members)
         key = group_key(order, self.operands(g, order), roots)
-        if key not in self.kernel_costs:
-            self.kernel_costs[key] = self.candidate_cost(g, key)
-        return self.kernel_costs[key]
+        costs, entry = self.context.group_costs, (self.options, key)
+        if entry not in costs:
+            costs[entry] = self.candidate_cost(g, key)
+        return costs[entry]
 
     def candidate_cost(self, g: Group, key: Hashable) -> int | str:
         """Return `cost` of a group that is lowered for the first time; its kernel is kept under `key`."""
