@@ -391,18 +391,29 @@ class KernelEmitter:
             masks = [inner.lane_mask(None, c, lanes) or "" for c in coords]
             return [self._select(m, new, old, ty, lanes) for m, new, old in zip(masks, sums, values, strict=True)]
 
-        finals = nest(stmt.ranges, ev, [start] * len(coords))
         result_axes = tuple(a for a in axes if a not in reduced)
-        partials: dict[tuple[int, ...], list[str]] = {}
-        for coord, value in zip(coords, finals, strict=True):
-            active = reduced_lane.active_lanes(coord[reduced_lane.var]) if reduced_lane else lanes
-            if active != lanes:
-                value = self._select(first_lanes_mask(active, lanes), value, start, ty, lanes)
-            partials.setdefault(tuple(coord[a] for a in result_axes), []).append(value)
-        elements = {}
-        for key, values in partials.items():
-            total = self._combine_tree(stmt.op, dtype, values, lanes)
-            elements[key] = self._reduce_lanes(stmt.op, dtype, total, lanes) if reduced_lane else total
+        keys = list(dict.fromkeys(tuple(coord[a] for a in result_axes) for coord in coords))
+
+        def combine(inner: ExprEmitter) -> list[str]:
+            partials = {key: list[str]() for key in keys}
+            finals = nest(stmt.ranges, inner, [start] * len(coords))
+            for coord, value in zip(coords, finals, strict=True):
+                active = reduced_lane.active_lanes(coord[reduced_lane.var]) if reduced_lane else lanes
+                if active != lanes:
+                    value = self._select(first_lanes_mask(active, lanes), value, start, ty, lanes)
+                partials[tuple(coord[a] for a in result_axes)].append(value)
+            totals = [self._combine_tree(stmt.op, dtype, values, lanes) for values in partials.values()]
+            return [self._reduce_lanes(stmt.op, dtype, t, lanes) if reduced_lane else t for t in totals]
+
+        extent = stmt.ranges[0].extent
+        if reduced_lane and not isinstance(extent, int):  # lanes of an empty part are not worth combining
+            count = ev.emit_resolved_index(ev.scope.resolve(extent), {}, None)
+            inner = ExprEmitter(self.b, ev.scope.inner(), _pointer_memo(ev))
+            empty = [(llvm_type(dtype), identity)] * len(keys)
+            totals = self.b.conditional(self.b.emit(f"icmp sgt i64 {count}, 0"), empty, lambda: combine(inner))
+        else:
+            totals = combine(ev)
+        elements = dict(zip(keys, totals, strict=True))
         ev.scope.values[stmt.name] = BoundValue(dtype, result_axes, elements)
 
     def with_accumulators(self, stmt: Reduce, probe: CodegenScope) -> Reduce:
