@@ -6,6 +6,7 @@
     python -m benchmarks gpu_compile [ROW ...]
     python -m benchmarks contention [ROW ...] [--peers ...] [--threads N]
     python -m benchmarks rank [record] [--count N]
+    python -m benchmarks predictions [record] ...           predicted times beside measured ones
     python -m benchmarks explore_page
     python -m benchmarks survey [summarize] ...             random programs
     python -m benchmarks gpu_static [CASE ...] [--targets sm90,gfx942] [--write]
@@ -37,7 +38,12 @@ ROW_BENCHMARKS = (
 )
 """Modules whose `main` takes BenchmarkArguments."""
 
-COMMANDS = {"rank": "benchmarks.rank", "survey": "benchmarks.survey.command", "gpu_static": "benchmarks.gpu_static"}
+COMMANDS = {
+    "rank": "benchmarks.rank",
+    "predictions": "benchmarks.predictions",
+    "survey": "benchmarks.survey.command",
+    "gpu_static": "benchmarks.gpu_static",
+}
 """Modules whose `main` parses arguments of its own, and may return an exit code."""
 
 BY_NAME = ("gpu", "gpu_compile", "explore_page")

@@ -219,7 +219,7 @@ class CompiledModule(Inspection):
         return self.profile_inputs(self.call_adapter.graph_inputs(*given), repeats)
 
     def report(self, repeats: int = 20) -> Report:
-        """Everything about this compilation, measured on the example arguments; `report().save("report.html")` writes a page."""
+        """Kernels, remarks, memory and times of this compilation, measured on the example arguments."""
         return self.report_for(self.profile(repeats=repeats))
 
     def explore(

@@ -5,6 +5,7 @@ from torch import nn
 
 import compiler
 from compiler.codegen.backend import Backend, Pipelines, register_backend
+from compiler.codegen.listing import Listing
 from compiler.errors import TilewrightError
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import PRIMITIVES, Const, Expr, IndexValue, Load, PrimitiveCall, Ref
@@ -130,12 +131,17 @@ def print_c(kernel: Kernel, target: Target) -> str:
     return "\n".join([f"void {kernel.name}({params}) {{", *body, "}"])
 
 
+def list_c(kernel: Kernel, target: Target) -> Listing:
+    """Return the listing of a kernel: its text, without lines of Tile IR."""
+    return Listing(print_c(kernel, target))
+
+
 C = Target(
     name="c99", backend="c", native_dtypes=tuple(TYPES), memory=(MemorySpace("memory", None, "device"),),
     async_copies=(("memory", "memory"),),
 )  # fmt: skip
 register_backend(
-    Backend(name="c", targets={C.name: C}, pipelines=Pipelines(program="fuse-loops"), printers={"c": print_c})
+    Backend(name="c", targets={C.name: C}, pipelines=Pipelines(program="fuse-loops"), listings={"c": list_c})
 )
 
 

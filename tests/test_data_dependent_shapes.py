@@ -174,7 +174,6 @@ def test_what_is_shown_of_several_parts() -> None:
     report = compiled.report(repeats=2)
     assert {k.name for k in compiled.profile(repeats=2).kernels} == {k.name for k in report.kernels}
     assert compiled.workload.kernels == len(report.kernels) >= 2
-    assert "<html" in report.html()
 
 
 def test_sizes_out_of_their_range_are_refused() -> None:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import compiler.codegen
+from compiler.codegen.listing import Listing
 from compiler.cost.machine import read_machine, shipped_machine, shipped_names
 from compiler.errors import TargetError, did_you_mean
 from compiler.ir.tile.kernel import Kernel
@@ -64,14 +65,14 @@ class Pipelines:
 class Backend:
     """A way from scheduled Tile IR to code.
 
-    `printers` give the text of one kernel by the name of a stage: {"llvm": ..., "assembly": ...}.  `host` finds the target that
+    `listings` give the code of one kernel by the name of a stage: {"llvm": ..., "assembly": ...}.  `host` finds the target that
     stands for this machine.
     """
 
     name: str
     targets: Mapping[str, Target]
     pipelines: Pipelines
-    printers: Mapping[str, Callable[[Kernel, Any], str]]
+    listings: Mapping[str, Callable[[Kernel, Any], Listing]]
     host: Callable[[], Target] | None = None
 
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy
 
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
 from compiler.cost.contraction import resident_lines
@@ -19,7 +23,7 @@ from compiler.ir.tile.kernel import Block, Range, stmt_body, stmt_ranges
 
 @dataclass(frozen=True)
 class Level:
-    """A cache of so many `lines`, and the cycles to bring one into it; `is_first` for the one next to the core."""
+    """A cache of so many `lines`, and the further cycles of a line that is not in it; `is_first` for the one next to the core."""
 
     lines: float
     miss_cycles: float
@@ -35,37 +39,68 @@ class Footprint:
     accesses: tuple[Access, ...]
 
 
+ReuseDistances = Sequence[tuple[float, float]]
+"""Parts of data, and the distinct bytes that were touched since they were touched last."""
+
+NO_REUSE: Mapping[str, ReuseDistances] = {}
+
 Footprints = Mapping[str, Footprint]
 """The footprint of each buffer."""
+
+
+MAX_COUNTED_LINES = 1 << 14
+"""Most lines that are compared to find those that several accesses share; bounds compile time."""
+
+
+def line_numbers(base: int, steps: Sequence[tuple[int, int]], size: int) -> numpy.ndarray[Any, Any]:
+    """Return the cache lines of elements of `size` bytes at `base` and all sums of multiples of `steps`, (stride, count)."""
+    run, starts = size, numpy.array([base])
+    for stride, n in steps:
+        if stride <= max(run, CACHE_LINE_BYTES) and len(starts) == 1:
+            run += stride * (n - 1)
+        else:
+            starts = (starts[:, None] + stride * numpy.arange(n)).ravel()
+    lines = -(-run // CACHE_LINE_BYTES)
+    return (starts[:, None] // CACHE_LINE_BYTES + numpy.arange(lines)).ravel()
 
 
 class CacheTraffic:
     """Transfers of a kernel's accesses."""
 
-    def __init__(self, accesses: Accesses, machine: Machine) -> None:
+    def __init__(self, accesses: Accesses, machine: Machine, shared_memory: Mapping[str, str] | None = None) -> None:
         self.accesses, self.machine, self.strides = accesses, machine, TileStrides(accesses)
+        self.shared_memory = shared_memory or {}
+        """Parameters that lie in the memory of another one, which the kernel updates in place."""
         line = CACHE_LINE_BYTES
-        far = line / machine.l3_bytes_per_cycle
         self.levels = (
-            Level(machine.l1 / line, line / machine.l2_bytes_per_cycle, True),
-            Level(machine.l2 / line, far),
-            Level(machine.l3 / line, far * (machine.memory_slowdown - 1)),
+            Level(machine.l1 / line, machine.l2_line_cycles, True),
+            Level(machine.l2 / line, machine.l3_line_cycles - machine.l2_line_cycles),
+            Level(machine.l3 / line, machine.memory_line_cycles - machine.l3_line_cycles),
         )
         self.by_statement: dict[int, list[Access]] = {}
         for a in accesses.all:
             self.by_statement.setdefault(id(a.stmt), []).append(a)
 
-    def cycles(self) -> float:
-        """Return the cycles of all transfers that prefetching does not hide."""
-        footprints = self.block(self.accesses.kernel.body, {})
+    @cached_property
+    def footprints(self) -> Footprints:
+        """The footprint of each buffer in one call."""
+        return self.block(self.accesses.kernel.body, {})
+
+    def cycles(self, reuse: Mapping[str, ReuseDistances] = NO_REUSE) -> float:
+        """Return the cycles of all transfers, each line at the rate of a stream from the level that has it.
+
+        `reuse` tells where the data of a parameter lie before the call; by default, where the last call left them.
+        """
         total = 0.0
         for level in self.levels:
-            share = self.miss_share(level, footprints)
-            for f in footprints.values():
-                fetched = max(0.0, f.fetched[level] - f.touched * (1 - share))
+            share = self.miss_share(level, self.footprints)
+            for n, f in self.footprints.items():
+                parts = reuse.get(n, ())
+                lost = sum(part * self.lost_part(d / CACHE_LINE_BYTES / level.lines) for part, d in parts)
+                fetched = max(0.0, f.fetched[level] - f.touched * (1 - max(share, lost)))
                 transfers = self.machine.store_transfers if any(a.is_store for a in f.accesses) else 1.0
                 total += fetched * level.miss_cycles * transfers
-        return total * self.machine.prefetched_share
+        return total
 
     def block(self, body: Block, scope: Mapping[str, Range]) -> Footprints:
         """Return the footprints of statements inside the loops of `scope`."""
@@ -74,28 +109,28 @@ class CacheTraffic:
             ranges = stmt_ranges(stmt)
             inner = {**scope, **{r.var: r for r in ranges}}
             own = [self.access(a, inner) for a in self.by_statement.get(id(stmt), [])]
-            footprints = self.merge([self.block(stmt_body(stmt), inner), *own])
+            footprints = self.merge([self.block(stmt_body(stmt), inner), *own], inner)
             for r in reversed(ranges):
                 del inner[r.var]
                 footprints = self.leave(footprints, r, inner)
             parts.append(footprints)
-        return self.merge(parts)
+        return self.merge(parts, scope)
 
     def access(self, a: Access, scope: Mapping[str, Range]) -> Footprints:
         """Return the footprint of an access for one tile."""
         touched = self.lines(a, scope)
-        return {a.buffer: Footprint(touched, dict.fromkeys(self.levels, touched), (a,))}
+        return {
+            self.shared_memory.get(a.buffer, a.buffer): Footprint(touched, dict.fromkeys(self.levels, touched), (a,))
+        }
 
-    def merge(self, parts: Sequence[Footprints]) -> Footprints:
+    def merge(self, parts: Sequence[Footprints], scope: Mapping[str, Range]) -> Footprints:
         """Return the footprints of statements in sequence: what fits is fetched once for all."""
         parts = [p for p in parts if p]
         if len(parts) == 1:
             return parts[0]
         groups = {n: [p[n] for p in parts if n in p] for n in dict.fromkeys(n for p in parts for n in p)}
-        joint = {
-            n: Footprint(max(f.touched for f in fs), {}, tuple(a for f in fs for a in f.accesses))
-            for n, fs in groups.items()
-        }
+        together = {n: tuple(a for f in fs for a in f.accesses) for n, fs in groups.items()}
+        joint = {n: Footprint(self.joint_lines(accesses, scope), {}, accesses) for n, accesses in together.items()}
         shares = {level: self.miss_share(level, joint) for level in self.levels}
 
         def fetched(n: str, level: Level) -> float:
@@ -109,7 +144,7 @@ class CacheTraffic:
         trips, result = trip_count(r), dict[str, Footprint]()
         shares = {level: self.miss_share(level, inside) for level in self.levels}
         for n, f in inside.items():
-            touched = max(self.lines(a, scope) for a in f.accesses)
+            touched = self.joint_lines(f.accesses, scope)
             growth = min(trips, max(1.0, touched / f.touched))
             conflicts = trips > 1 and any(self.has_conflicts(a, {**scope, r.var: r}) for a in f.accesses)
             fetched = {
@@ -149,6 +184,19 @@ class CacheTraffic:
             return total
         return min(total, max(1.0, whole / CACHE_LINE_BYTES))
 
+    def joint_lines(self, accesses: Sequence[Access], scope: Mapping[str, Range]) -> float:
+        """Return the lines that accesses to one buffer touch together, as `lines` counts them for one."""
+        each = {(self.strides.first_address(a), *self.steps(a, scope)): self.lines(a, scope) for a in accesses}
+        if len(each) == 1:
+            return next(iter(each.values()))
+        size = self.accesses.types[accesses[0].buffer].dtype.bytes
+        whole = buffer_bytes(self.accesses, accesses[0]) / CACHE_LINE_BYTES
+        most = min(sum(each.values()), max(1.0, whole)) if whole else sum(each.values())
+        if max(each.values()) >= most or sum(each.values()) > MAX_COUNTED_LINES:
+            return most
+        touched = numpy.concatenate([line_numbers(base * size, steps, size) for base, *steps in each])
+        return max(min(most, len(numpy.unique(touched))), *each.values())
+
     def has_conflicts(self, a: Access, scope: Mapping[str, Range]) -> bool:
         """Return True if the lines that `a` touches share too few sets of the first-level cache to stay there."""
         steps = self.steps(a, scope)
@@ -156,5 +204,9 @@ class CacheTraffic:
 
     def miss_share(self, level: Level, footprints: Footprints) -> float:
         """Return the share of what an iteration touched that is gone in the next one: 0 if all fits, 1 if far from it."""
-        used, kept = sum(f.touched for f in footprints.values()) / level.lines, self.machine.kept_share
+        return self.lost_part(sum(f.touched for f in footprints.values()) / level.lines)
+
+    def lost_part(self, used: float) -> float:
+        """Return the part of the data in a cache that is gone after so many times its size was touched."""
+        kept = self.machine.kept_share
         return min(1.0, max(0.0, (used - kept) / (self.machine.lost_share - kept)))

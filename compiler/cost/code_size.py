@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.ir.scalar import PRIMITIVES, Expr, PrimitiveCall
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, Range, Stmt, Store
@@ -12,6 +13,13 @@ from compiler.ir.tile.kernel import Block, Range, Stmt, Store
 def code_size(body: Block) -> int:
     """Return the operations on vectors or scalars that the code of `body` contains; loops count one iteration."""
     return sum(map(stmt_size, body))
+
+
+def code_lines(body: Block, machine: Machine) -> float:
+    """Return the cache lines that the code of `body` takes, with the ends of its loops."""
+    loops = sum(len(tile.stmt_ranges(s)) for s in tile.walk(body))
+    instructions = code_size(body) + loops * 2 * machine.loop_end_instructions  # they begin with as many
+    return instructions * machine.instruction_bytes / CACHE_LINE_BYTES
 
 
 def stmt_size(stmt: Stmt) -> int:

@@ -127,26 +127,42 @@ def matrix_rate(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
     return gpu.matrix_flops(p.dtype) * (1 if b.rows >= gpu.matrix_rows else gpu.few_rows_share)
 
 
-def block_resources(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> BlockResources:
-    """Return the shared memory of the stages, and the registers that accumulators, operands and addresses take."""
+def reads_shared_memory(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> bool:
+    """Return True if matrix units read the operands of a block from shared memory, so that they take no registers."""
+    has_unit = p.dtype != "f32" or gpu.has_matrix_f32
+    return has_unit and gpu.loads_matrices_from_shared and b.rows >= gpu.matrix_rows and b.warps >= gpu.matrix_warps
+
+
+def block_resources(b: ProductBlock, p: MatrixProduct, gpu: GPU, persistent: bool = False) -> BlockResources:
+    """Return the shared memory of the stages, and the registers that accumulators, operands and addresses take.
+
+    A `persistent` program has addresses of two blocks, and a block of results in shared memory beside the stages.
+    """
     threads = b.warps * gpu.warp_threads
     accumulators = b.rows * b.columns * max(1, p.result_bytes // 4 if p.dtype == "f64" else 1) / threads
     operands = (b.rows + b.columns) * b.depth * p.element_bytes
     fragments = float(p.epilogue_ops * gpu.epilogue_registers)
     if p.dtype == "f32" and not gpu.has_matrix_f32:
         fragments += gpu.fma_operand_registers * accumulators
-    elif not (gpu.loads_matrices_from_shared and b.rows >= gpu.matrix_rows and b.warps >= gpu.matrix_warps):
+    elif not reads_shared_memory(b, p, gpu):
         down, across = warp_grid(b, gpu)
         fragments += (b.rows / down + b.columns / across) * MIN_BLOCK * p.element_bytes / 4 / gpu.warp_threads
     sides = (b.rows, p.lhs_gathered), (b.columns, p.rhs_gathered)
     elements = (side * (1 if gathered else p.element_bytes / gpu.access_bytes) for side, gathered in sides)
     addresses = 2 * sum(elements) * b.depth / threads
-    return BlockResources(b.warps, ceil(accumulators + fragments + addresses) + gpu.base_registers, b.stages * operands)
+    registers, shared = accumulators + fragments + addresses + gpu.base_registers, b.stages * operands
+    if persistent:
+        registers += addresses + gpu.persistent_registers
+        shared += b.rows * b.columns * p.result_bytes
+    return BlockResources(b.warps, ceil(registers), shared)
 
 
-def price(p: MatrixProduct, b: ProductBlock, gpu: GPU) -> BlockPrice:
-    """Return the estimate of a product in blocks `b`; infinite seconds for a block that does not fit."""
-    used = block_resources(b, p, gpu)
+def price(p: MatrixProduct, b: ProductBlock, gpu: GPU, persistent: bool = False) -> BlockPrice:
+    """Return the estimate of a product in blocks `b`; infinite seconds for a block that does not fit.
+
+    A `persistent` program loads operands of its next block while it stores results.
+    """
+    used = block_resources(b, p, gpu, persistent)
     blocks = p.batch * ceil(p.rows / b.rows) * ceil(p.columns / b.columns)
     fitting = resident_blocks(used, gpu)
     if not fitting or not gpu.matrix_flops(p.dtype):
@@ -165,7 +181,7 @@ def price(p: MatrixProduct, b: ProductBlock, gpu: GPU) -> BlockPrice:
     step += gpu.step_cycles / resident
     stored = b.rows * b.columns * p.result_bytes / gpu.l2_bytes_per_cycle
     ends = gpu.load_latency + loaded / gpu.l2_bytes_per_cycle
-    processor = gpu.seconds(rounds * (steps * step + stored) + ceil(rounds / resident) * ends)
+    processor = gpu.seconds(rounds * (steps * step + stored) + (1 if persistent else ceil(rounds / resident)) * ends)
     memory = (p.operand_bytes + p.batch * p.rows * p.columns * p.result_bytes) / gpu.memory_bytes_per_second
     limit = "memory" if memory > processor else max(busy, key=busy.__getitem__)
     return BlockPrice(max(processor, memory), limit, blocks, resident, used)

@@ -7,7 +7,7 @@ from math import prod
 from compiler.analysis.accesses import Accesses
 from compiler.cost.estimates import count_bytes, count_flops
 from compiler.cost.gpu_contraction import ProductLoops, product_loops
-from compiler.cost.gpu_product import ProductBlock, price
+from compiler.cost.gpu_product import MatrixProduct, ProductBlock, price
 from compiler.cost.machine import GPU
 from compiler.ir.tile.contraction import Contraction, contraction_of
 from compiler.ir.tile.kernel import For, Kernel, dim_hint, iteration_count_hint, walk
@@ -34,20 +34,25 @@ def gpu_predicted_seconds(kernel: Kernel, gpu: GPU) -> float:
     """Return the estimated seconds of a scheduled kernel: its products by their blocks, or its bytes with idle multiprocessors."""
     table = Accesses(kernel)
     contractions = filter(None, map(contraction_of, walk(kernel.body)))
-    products = sum(contraction_seconds(table, kernel.warps, c, gpu) for c in contractions)
+    products = sum(contraction_seconds(table, kernel, c, gpu) for c in contractions)
     loops = [s.range for s in walk(kernel.body) if isinstance(s, For) and s.parallel]
     programs = prod(dim_hint(trip_count(r)) for r in loops)
     memory = count_bytes(kernel) / gpu.memory_bytes_per_second * gpu.idle_factor(programs)
     return max(products, memory, gpu_roofline_seconds(kernel, gpu))
 
 
-def contraction_seconds(table: Accesses, warps: int, c: Contraction, gpu: GPU) -> float:
+def contraction_seconds(table: Accesses, kernel: Kernel, c: Contraction, gpu: GPU) -> float:
     """Return the seconds of a contraction in the blocks that it has; 0 if it is no matrix product."""
+    found = tiled_product(table, kernel.warps, c)
+    seconds = price(*found, gpu, bool(kernel.persistent)).seconds if found else 0.0
+    return seconds if seconds < float("inf") else 0.0
+
+
+def tiled_product(table: Accesses, warps: int, c: Contraction) -> tuple[MatrixProduct, ProductBlock] | None:
+    """Return a contraction as a matrix product and the blocks that it has; None if it is none or has no blocks."""
     found = product_loops(table, c)
     if not isinstance(found, ProductLoops) or not all(r.tile > 1 for r in found.loops):
-        return 0.0
+        return None
     pipelined = found.pipelined_loop(found.loops[-1].tile)
     rows, columns, depth = (r.tile for r in found.loops)
-    block = ProductBlock(rows, columns, depth, warps, pipelined.stages if pipelined else 1)
-    seconds = price(found.product, block, gpu).seconds
-    return seconds if seconds < float("inf") else 0.0
+    return found.product, ProductBlock(rows, columns, depth, warps, pipelined.stages if pipelined else 1)

@@ -35,7 +35,7 @@ class Issue:
             self.loads / machine.loads_per_cycle,
             self.stores / machine.stores_per_cycle,
             self.shuffles / machine.shuffles_per_cycle,
-            self.instructions / machine.instructions_per_cycle,
+            self.instructions / machine.issue_width,
             (self.arithmetic + self.shuffles) / (machine.vector_unit_ratio * machine.fma_per_cycle),
         )
         norm = machine.unit_overlap

@@ -8,15 +8,16 @@ instruction for each register of a tile, equal loads of one iteration once, redu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import hypot, log2, prod
+from math import log2, prod
 
 from compiler.analysis.accesses import Access, Accesses
-from compiler.cost.cache_traffic import CacheTraffic
+from compiler.cost.cache_traffic import NO_REUSE, CacheTraffic, ReuseDistances
+from compiler.cost.code_size import code_lines
 from compiler.cost.issue import Cost, Issue, accessed, computed, masked, operation_cost, shuffled
-from compiler.cost.machine import Machine
-from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved
+from compiler.cost.machine import CACHE_LINE_BYTES, Machine
+from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved
 from compiler.cost.tile_strides import TileStrides, trip_count
-from compiler.ir.scalar import Expr, Load, PrimitiveCall
+from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import Dim, variables
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import (
@@ -38,6 +39,9 @@ from compiler.ir.tile.substitution import with_unique_names
 MAX_COUNTED_OFFSETS = 4096
 """Most addresses that are compared to find equal loads; bounds compile time."""
 
+CONSTANT_BOUND_OPS = 2
+"""Operations of a maximum or minimum with a constant: comparison and selection."""
+
 Scope = Mapping[str, Range]
 """The loops around a statement by variable."""
 
@@ -47,10 +51,39 @@ def predicted_seconds(kernel: Kernel, machine: Machine) -> float:
 
     Dynamic sizes have the values of their hints.
     """
-    accesses = Accesses(with_unique_names(kernel))
-    cost = KernelTime(accesses, machine).block(accesses.kernel.body, {})
-    computation = cost.straight.cycles(machine) + cost.loop_cycles
-    return machine.seconds(hypot(computation, CacheTraffic(accesses, machine).cycles()))
+    return KernelEstimate(kernel, machine).seconds()
+
+
+class KernelEstimate:
+    """Estimated time of a scheduled kernel on one thread, for any state of the caches before the call.
+
+    `shared_memory` names the parameters that lie in the memory of another one.
+    """
+
+    def __init__(self, kernel: Kernel, machine: Machine, shared_memory: Mapping[str, str] | None = None) -> None:
+        accesses = Accesses(with_unique_names(kernel))
+        cost = KernelTime(accesses, machine).block(accesses.kernel.body, {})
+        self.machine, self.computation = machine, cost.straight.cycles(machine) + cost.loop_cycles
+        self.traffic = CacheTraffic(accesses, machine, shared_memory)
+        self.code_bytes = code_lines(accesses.kernel.body, machine) * CACHE_LINE_BYTES
+
+    def touched_bytes(self, param: str) -> float:
+        """Return the bytes of the cache lines of a parameter that a call touches."""
+        footprint = self.traffic.footprints.get(param)
+        return footprint.touched * CACHE_LINE_BYTES if footprint else 0.0
+
+    def seconds(self, reuse: Mapping[str, ReuseDistances] = NO_REUSE, code_reuse: ReuseDistances = ()) -> float:
+        """Return the estimated seconds of a call; `reuse` as in `CacheTraffic.cycles`, `code_reuse` of the kernel's code."""
+        n = self.machine.transfer_overlap
+        cycles = (self.computation**n + self.traffic.cycles(reuse) ** n) ** (1 / n)
+        return self.machine.seconds(cycles + self.code_cycles(code_reuse))
+
+    def code_cycles(self, reuse: ReuseDistances) -> float:
+        """Return the cycles in which code arrives: nothing runs until a line is there, and nobody asks for the next before."""
+        m = self.machine
+        latencies = ((m.l2, m.l3_latency), (m.l3, m.memory_latency - m.l3_latency))
+        waits = (part * self.traffic.lost_part(d / size) * c for part, d in reuse for size, c in latencies)
+        return self.code_bytes / CACHE_LINE_BYTES * sum(waits)
 
 
 class KernelTime:
@@ -103,6 +136,8 @@ class KernelTime:
         self.free_registers = max(0.0, self.machine.registers - live)
         once = self.straight(stmt, scope, unrolled) + body.straight * points
         once += (computed(accumulators * cost) + accessed(spilled, True) + accessed(spilled, False)) * points
+        if is_contraction(stmt):
+            once += Issue(instructions=(self.machine.fma_instructions - 1) * accumulators * points)
         self.free_registers = self.machine.registers
         hoisted = self.invariant_loads(stmt, scope) if not writes(stmt.body) else Issue()
         once += hoisted * -1
@@ -155,15 +190,16 @@ class KernelTime:
         total, factor = Issue(), prod(unrolled.values())
         for value in stmt_exprs(stmt):
             lanes = self.lane_count(self.expr_axes(value, scope), scope)
+            negated = {x for e in value.calls if e.primitive in ("add", "sub") for x in e.operands if is_negation(x)}
             for e in dict.fromkeys(value.subexprs):
+                if e in negated:  # the sum becomes a difference
+                    continue
                 if isinstance(e, Load):
                     total += self.load(e, stmt, scope, unrolled, lanes)
                 elif isinstance(e, PrimitiveCall) and not (e is value and is_contraction(stmt)):  # else part of an fma
                     axes = self.expr_axes(e, scope)
                     vectors = max(1.0, self.lane_count(axes, scope) * e.dtype.bits / self.machine.vector_bits)
-                    total += computed(
-                        self.count(axes, scope) * vectors * operation_cost(e.primitive, self.machine) * factor
-                    )
+                    total += computed(self.count(axes, scope) * vectors * call_cost(e, self.machine) * factor)
         if isinstance(stmt, Let):
             self.value_axes[stmt.name] = self.expr_axes(stmt.value, scope)
         return total + self.store(stmt, scope) if isinstance(stmt, Store) else total
@@ -204,6 +240,8 @@ class KernelTime:
             return (accessed(1, False) + shuffled(1)) * (parts * distinct * abs(stride))
         lanes = min(lane.lanes, lane.tile)
         columns = min(lane.lanes, self.contiguous_tile(a, axes, scope)) if stride is not None and not a.is_masked else 1
+        if stride is not None and is_interleaved(columns, stride, lane.lanes):
+            return (accessed(1, a.is_store) + shuffled(log2(columns))) * n
         if columns < MIN_TRANSPOSE_BLOCK:
             m = self.machine
             each = Issue(shuffles=m.gather_shuffles, instructions=m.gather_instructions)
@@ -267,6 +305,18 @@ class KernelTime:
     def lane_count(self, axes: Iterable[str], scope: Scope) -> int:
         """Return the lanes of the vectors of a tile over `axes`; 0 if it has none."""
         return next((scope[v].lanes for v in axes if scope[v].lanes), 0)
+
+
+def call_cost(e: PrimitiveCall, machine: Machine) -> int:
+    """Return the cost of a call in multiply-adds: beside a constant, one comparison finds the maximum and NaN."""
+    with_constant = e.primitive in ("min", "max") and any(isinstance(x, Const) for x in e.operands)
+    return CONSTANT_BOUND_OPS if with_constant else operation_cost(e.primitive, machine)
+
+
+def is_negation(e: Expr) -> bool:
+    """Return True for the product with -1, as transforms of convolutions have it."""
+    is_product = isinstance(e, PrimitiveCall) and e.primitive == "mul"
+    return is_product and any(isinstance(x, Const) and x.value == -1 for x in e.operands)
 
 
 def is_axis(r: Range) -> bool:

@@ -27,6 +27,10 @@ class TileStrides:
         """Return the copies of a local buffer that the tiles around its declaration hold."""
         return prod(self.ranges[v].tile for v in self.accesses.local_scopes.get(a.buffer, ()))
 
+    def first_address(self, a: Access) -> int:
+        """Return the address of the first element that `a` accesses, in elements of its buffer."""
+        return self._base(a)
+
     def _in_tile(self, a: Access, v: str) -> int | None:
         """Return the stride from one index of `v` to the next in the same tile."""
         r, private = self.ranges[v], self.accesses.local_scopes.get(a.buffer, ())

@@ -16,7 +16,7 @@ from functools import cache
 from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.contraction import ContractionProblem, best_tiles
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
-from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved
+from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved
 from compiler.ir.symbolic.affine import coefficient, contiguous_width
 from compiler.ir.symbolic.index_expr import Dim, product, var, variables
 from compiler.ir.tile import kernel as tile
@@ -83,6 +83,8 @@ def _access_cost(
         each = machine.deinterleave_cost * step
     elif along := transpose_loops(table, a, v, lanes):
         length = dim_hint(product(r.extent for r in along))
+        if is_interleaved(length, step, lanes):
+            return vectors * machine.deinterleave_cost * length
         each = machine.transpose_cost + lanes / min(lanes, length)
         if aliased and a.is_store and length * element_bytes % CACHE_LINE_BYTES:
             each += machine.aliased_transpose_cost * lanes
@@ -101,7 +103,8 @@ def _is_deinterleaved(a: Access, step: int, lanes: int) -> bool:
 def transpose_loops(table: Accesses, a: Access, v: str, lanes: int) -> tuple[Range, ...]:
     """Return the loop along which `a` is contiguous, if blocks of it and the strided loop `v` can be transposed.
 
-    If that loop is too short, the loop that continues it in memory comes first.  Empty if there are no such loops.
+    If that loop is too short, the loop that continues it in memory comes first, unless that is `v` itself: then whole
+    vectors hold several rows.  Empty if there are no such loops.
     A loop around a reduction qualifies only if the reduction is a contraction.
     """
     step = abs(table.stride(a, v) or 0)
@@ -115,7 +118,8 @@ def transpose_loops(table: Accesses, a: Access, v: str, lanes: int) -> tuple[Ran
         return next((r for r in loops if not (sums := table.reductions(r.var)) or any(map(is_contraction, sums))), None)
 
     inner = loop_with_stride(1)
-    if inner is None or dim_hint(inner.extent) >= MIN_TRANSPOSE_BLOCK:
+    is_dense = inner is not None and is_interleaved(inner.extent, step, lanes)
+    if inner is None or is_dense or dim_hint(inner.extent) >= MIN_TRANSPOSE_BLOCK:
         return () if inner is None else (inner,)
     outer = loop_with_stride(inner.extent) if dim_hint(inner.extent) > 1 else None
     return (outer, inner) if outer and dim_hint(outer.extent * inner.extent) >= MIN_TRANSPOSE_BLOCK else ()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from compiler.driver.specialization import Specialization, bucket_of, specialize
+from compiler.driver.specialization import Specialization, size_buckets, specialize
 from compiler.driver.variant import CompiledVariant, SizeRanges, require_executable
 from compiler.errors import ArgumentError, DynamicShapeError, TypeRuleError
 from compiler.ir.graph.graph import Graph
@@ -24,9 +24,6 @@ from compiler.runtime.executable import Executable
 
 MAX_CACHED_SIZES = 256
 """Sets of sizes whose memory plans are kept."""
-
-MAX_SIZE = 1 << 31
-"""Upper bound of a dynamic size that nothing else bounds."""
 
 DISPATCHER_TEMPLATE = """def run(inputs):
     try: cached = runs[({key})]
@@ -157,9 +154,8 @@ class CompiledGraph:
     def _specialize(self, sizes: Mapping[str, int]) -> Specialization:
         """Compile for the buckets of these sizes if possible, else for these sizes alone."""
         if sizes and not self._dynamic_failure:
-            buckets = {name: bucket_of(n, *self.bounds.get(name, (0, MAX_SIZE))) for name, n in sizes.items()}
             try:
-                return specialize(self.graph, self.options, buckets, sizes)
+                return specialize(self.graph, self.options, size_buckets(sizes, self.bounds), sizes)
             except DynamicShapeError as error:
                 self._dynamic_failure = f"compiled for each set of sizes by itself: {error}"
         static = specialize(self.graph, self.options, {name: (n, n) for name, n in sizes.items()}, sizes)

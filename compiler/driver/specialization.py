@@ -14,6 +14,9 @@ from compiler.options import Options
 SIZE_BUCKETS = (4096, 32768)
 """Upper bounds of sizes that share code; the rows of larger ones need not fit local buffers."""
 
+MAX_SIZE = 1 << 31
+"""Upper bound of a dynamic size that nothing else bounds."""
+
 SMALL_SIZE_LIMIT = 128
 """Geometric mean of the sizes up to which calls take the variant for small sizes, if there is one."""
 
@@ -43,6 +46,11 @@ def are_sizes_small(sizes: Collection[int]) -> bool:
 def bucket_of(size: int, low: int, high: int) -> tuple[int, int]:
     """Return the part of low..high, both inclusive, that shares code with `size`."""
     return max([low, *(n + 1 for n in SIZE_BUCKETS if n < size)]), min([high, *(n for n in SIZE_BUCKETS if n >= size)])
+
+
+def size_buckets(sizes: Mapping[str, int], bounds: SizeRanges) -> dict[str, tuple[int, int]]:
+    """Return the range of each size that shares code with its value; `bounds` are the inclusive ranges of the model."""
+    return {name: bucket_of(n, *bounds.get(name, (0, MAX_SIZE))) for name, n in sizes.items()}
 
 
 @compile_time_gc_settings()

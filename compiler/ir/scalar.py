@@ -11,9 +11,10 @@ A primitive is declared once, in `PRIMITIVES`: name, type rule and NumPy impleme
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import add, mul, sub
 from typing import Any, TypeAlias, Union
 
 import numpy as np
@@ -396,6 +397,22 @@ minimum, maximum, invert = _primitive_function("min"), _primitive_function("max"
 def index_value(index: Dim) -> Expr:
     """Return an index expression as an i64 value."""
     return IndexValue(i64, index) if isinstance(index, IndexExpr) else const(index, i64)
+
+
+def as_index(e: Expr) -> Dim | None:
+    """Return a sum or product of indices and integers, i64, as one index expression; None if `e` is something else."""
+    if e.dtype != i64:
+        return None
+    if isinstance(e, (IndexValue, Const)):
+        return e.index if isinstance(e, IndexValue) else int(e.value)
+    if not isinstance(e, PrimitiveCall) or e.primitive not in INDEX_ARITHMETIC:
+        return None
+    x, y = map(as_index, e.args)
+    return None if x is None or y is None else INDEX_ARITHMETIC[e.primitive](x, y)
+
+
+INDEX_ARITHMETIC: Mapping[str, Callable[[Dim, Dim], Dim]] = {"add": add, "sub": sub, "mul": mul}
+"""Primitives that index expressions have."""
 
 
 def with_args(e: Expr, args: tuple[Expr, ...]) -> Expr:

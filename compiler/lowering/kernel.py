@@ -63,7 +63,10 @@ def lower_kernel(graph: Graph, name: str, machine: Machine = AVX512) -> Kernel:
 
 
 class KernelLowering:
-    """The state of one lowering: the loop nest built so far, and the demand of the current root loops."""
+    """The state of one lowering: the loop nest built so far, and the demand of the current root loops.
+
+    `value_nodes` are the nodes whose values accumulators and local buffers hold, by name.
+    """
 
     def __init__(self, graph: Graph, name: str, machine: Machine) -> None:
         self.graph, self.name, self.machine = graph, name, machine
@@ -71,6 +74,7 @@ class KernelLowering:
         self.nest = LoopNestBuilder(frozenset().union(*(t.symbols for t in types if not t.is_static)))
         self.inputs = {n: n.attrs["name"] for n in graph.inputs}
         self.materialized_elements = 0
+        self.value_nodes: dict[str, Node] = {}
 
     def run(self) -> Kernel:
         """Lower the group and return its kernel."""
@@ -249,6 +253,8 @@ class KernelLowering:
                     uses[int(a.name[1:])] += 1
         bound = [self.nest.bind_unless_trivial(o) if n > 1 else o for o, n in zip(operands, uses, strict=True)]
         result = scalar.transform(expr, lambda e: bound[int(e.name[1:])] if isinstance(e, Ref) else e)
+        if (position := scalar.as_index(result)) is not None:
+            return index_value(position)
         return self.bind_shared(result).to(node.dtype)
 
     def bind_shared(self, e: Expr) -> Expr:
@@ -364,6 +370,7 @@ class KernelLowering:
             with self.nest.open_level(*ranges) as level:
                 value = self.masked_summand(node, s, tests, domain.positions(index, point))
             name = self.nest.fresh_name("acc")
+            self.value_nodes[name] = node
             self.nest.add(Reduce(name, s.combine, tuple(ranges), tuple(level.stmts), value))
             self.nest.defining_level[name] = self.nest.current_level
             result = Ref(value.dtype, name).to(node.dtype)
@@ -396,6 +403,7 @@ class KernelLowering:
     def materialize(self, node: Node, fixed: tuple[Dim | None, ...]) -> str:
         """Compute `node` into a local buffer, for the current shared iteration, which fixes the `fixed` indices."""
         buffer = self.nest.fresh_name("local")
+        self.value_nodes[buffer] = node
         ranges, index = [], []
         for size, d in zip(node.shape, fixed, strict=True):
             if d is None:

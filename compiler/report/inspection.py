@@ -19,7 +19,7 @@ from compiler.errors import ArgumentError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.tile_printer import print_program
-from compiler.passes.remark import Remark, Remarks
+from compiler.passes.remark import Remark, Remarks, format_seconds
 from compiler.pipeline import Stages
 from compiler.report.explore.page import save_page
 from compiler.report.explore.page_builder import PageBuilder
@@ -113,11 +113,9 @@ class Inspection(ABC):
         return measure_profile(self.compiled_graph.run, inputs, self._executed_programs, repeats)
 
     def report_for(self, measured: Profile | None) -> Report:
-        """Return everything about this compilation; `save("report.html")` of it writes a page."""
-        texts = {stage: self.print_ir(stage) for stage in IR_STAGES}
+        """Return kernels, remarks, memory and times of this compilation."""
         programs = tuple((p.stages, require_executable(p.variant, p.executable)) for p in self._executed_programs)
-        name, opaque = self.compiled_graph.graph.name, self._opaque_remarks
-        return Report(name, programs, self.compile_seconds, measured, texts, opaque)
+        return Report(self.compiled_graph.graph.name, programs, self.compile_seconds, measured, self._opaque_remarks)
 
     def explore(self, path: str | os.PathLike[str], repeats: int = 20) -> Path:
         """Write a page that shows this compilation step by step, measured in `repeats` calls if it runs here; return its path."""
@@ -131,6 +129,11 @@ class Inspection(ABC):
         if all(p.executable for p in programs):
             profile = self.profile_inputs(self.example_tensors(), repeats)
         facts = {f"{phase}": f"{s:.2f} s" for phase, s in self.compile_seconds.items()}
+        if profile:
+            facts |= {
+                "fastest call": format_seconds(profile.call.minimum),
+                "spread": f"{100 * profile.call.spread:.0f} %",
+            }
         if profile and profile.warning:
             facts["warning"] = profile.warning
         page.add_compiled(name, self.compiled_graph.options, programs, profile, facts)
@@ -144,12 +147,12 @@ class Inspection(ABC):
 
 def _stage_text(stage: str, stages: Stages) -> str:
     """Return the text of a stage of one program; ArgumentError for a stage that its target does not have."""
-    printers = backend_of(stages.target).printers
-    if stage in printers:
-        return "\n".join(printers[stage](kernel, stages.target) for kernel in stages.scheduled.kernels.values())
+    listings = backend_of(stages.target).listings
+    if stage in listings:
+        return "\n".join(listings[stage](kernel, stages.target).text for kernel in stages.scheduled.kernels.values())
     if stage not in IR_STAGES:
         raise ArgumentError(
-            f"there is no stage {stage!r}; choose one of {', '.join((*IR_STAGES, SCHEDULES, *printers))}"
+            f"there is no stage {stage!r}; choose one of {', '.join((*IR_STAGES, SCHEDULES, *listings))}"
         )
     ir = getattr(stages, stage)
     return print_graph(ir) if isinstance(ir, Graph) else print_program(ir)

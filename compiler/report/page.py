@@ -1,4 +1,4 @@
-"""HTML: the templates of reports, and tables and IR text for pages and notebooks."""
+"""HTML: templates, and tables and IR text for notebooks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from compiler.ir.types import KERNEL_DTYPES, PACKED_DTYPES
-from compiler.passes.remark import format_seconds
-from compiler.report.render import abbreviate, format_bytes, format_location
 
 TOKEN_PATTERN = re.compile(
     r"(?P<c>//[^\n]*)|(?P<v>%(?:&quot;.*?&quot;|[\w.]+))|(?P<g>@(?:&quot;.*?&quot;|[\w.]+))"
@@ -58,8 +56,7 @@ def _templates() -> Any:
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     templates = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    filters: dict[str, Any] = {"bytes": format_bytes, "time": format_seconds, "ir": highlight, "table": table_html}
-    templates.filters |= {**filters, "summary": abbreviate, "loc": format_location}
+    templates.filters["ir"] = highlight
     return templates
 
 

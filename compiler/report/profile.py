@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,9 +18,18 @@ from compiler.driver.compiled_graph import ExecutedProgram
 from compiler.driver.variant import require_executable
 from compiler.passes.remark import format_seconds
 from compiler.report.page import table_html
-from compiler.report.render import PLAIN_WIDTH, abbreviate, format_location, render_plain, table, truncated_text
+from compiler.report.render import (
+    PLAIN_WIDTH,
+    abbreviate,
+    format_count,
+    format_location,
+    render_plain,
+    table,
+    truncated_text,
+)
 from compiler.runtime.gpu_executable import GPUExecutable
 from compiler.runtime.gpu_timeline import INTERPRETED_TIMES
+from compiler.runtime.hardware_counters import count_events
 from compiler.runtime.profile import StepProfile, step_profiles, timeline_recorder
 from compiler.runtime.timeline import Timeline
 from compiler.runtime.timing import Timing
@@ -61,7 +70,8 @@ class Profile:
                 sum(getattr(p, f) for p in steps) for f in ("flops", "bytes", "runs", "predicted", "roofline")
             )
             first, timing = steps[0], Timing.total(p.timing for p in steps)
-            totals = (timing, flops, size, runs, first.dtypes, predicted, roofline)
+            events = {e: sum(p.events[e] for p in steps) for e in first.events}
+            totals = (timing, flops, size, runs, first.dtypes, predicted, roofline, events)
             rows.append(KernelTime(name, first.node, *totals, merge_origins(origins)))
         return tuple(sorted(rows, key=lambda k: -k.seconds))
 
@@ -86,7 +96,8 @@ class Profile:
     def table(self) -> Table:
         """Return the kernels as a rich table."""
         times, rates = ["runs", "us", "fastest", "spread", "share", "predicted"], ["roofline", "GFLOP/s", "GB/s"]
-        rows = table("", ["kernel", "dtype"], [*times, *rates], ["ops", "where"])
+        events = self.steps[0][0].events if self.steps else {}
+        rows = table("", ["kernel", "dtype"], [*times, *rates, *events], ["ops", "where"])
         for k in self.kernels:
             cells = (
                 k.name,
@@ -98,6 +109,7 @@ class Profile:
                 _microseconds(k.predicted) if k.predicted else "",
                 f"{k.percent_of_roofline:.0f} %" if k.roofline else "",
                 *((f"{k.gflops:.1f}", f"{k.gbytes_per_second:.1f}") if k.bytes else ("", "")),
+                *map(format_count, k.events.values()),
             )
             rows.add_row(*cells, *origin_cells(k.origin))
         return rows
@@ -138,7 +150,7 @@ def _timing_fields(timing: Timing) -> dict[str, float]:
 
 
 def _kernel_fields(k: KernelTime) -> dict[str, Any]:
-    fields = ("name", "dtypes", "runs", "flops", "bytes", "predicted", "roofline", "percent_of_roofline")
+    fields = ("name", "dtypes", "runs", "flops", "bytes", "predicted", "roofline", "percent_of_roofline", "events")
     origin: Mapping[str, Any] = {"ops": k.origin.ops, "where": asdict(k.origin.place) if k.origin.place else None}
     return {**{f: getattr(k, f) for f in fields}, **_timing_fields(k.timing), "runs": k.runs, **origin}
 
@@ -164,10 +176,10 @@ def measure_profile(
             calls.append(seconds)
             timelines.append(recorded)
     steps = [
-        (step, origins.get(step.node, KernelOrigin()))
+        (replace(step, events=events), origins.get(step.node, KernelOrigin()))
         for program, exe, own in zip(programs, executables, zip(*timelines, strict=True), strict=True)
         for origins in (kernel_origins(program.stages.fused),)
-        for step in step_profiles(exe, own)
+        for step, events in zip(step_profiles(exe, own), count_events(exe, program.inputs, repeats), strict=True)
     ]
     is_interpreted = any(isinstance(e, GPUExecutable) and e.target.device_type == "cpu" for e in executables)
     return Profile(tuple(steps), Timing(tuple(calls)), tuple(timelines), INTERPRETED_TIMES if is_interpreted else "")

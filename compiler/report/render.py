@@ -52,6 +52,15 @@ def format_bytes(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
+def format_count(count: float) -> str:
+    """Format a number to three digits with a decimal prefix."""
+    for prefix in ("", "k", "M"):
+        if count < 999.5:
+            return f"{count:.3g}{prefix}"
+        count /= 1000
+    return f"{count:.3g}G"
+
+
 def abbreviate(names: Sequence[str], max_names: int = 6) -> str:
     """Join names with spaces; of more than `max_names`, leave out the middle ones."""
     if len(names) <= max_names:

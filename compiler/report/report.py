@@ -1,11 +1,10 @@
-"""Report of one compilation: kernels and remarks, layouts, memory plan, times, and the IR of every stage."""
+"""Report of one compilation: kernels and remarks, memory plan and times."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
@@ -18,13 +17,12 @@ from compiler.ir.text.tile_printer import print_kernel
 from compiler.ir.tile.program import Launch, Program, execution_counts
 from compiler.passes.remark import Remark
 from compiler.pipeline import Stages
-from compiler.report.page import render_template, table_html
+from compiler.report.page import table_html
 from compiler.report.profile import Profile, origin_cells
 from compiler.report.remark_groups import RemarkGroup, group_remarks
 from compiler.report.render import format_bytes, format_location, render_plain, table
 from compiler.runtime.executable import Executable
-from compiler.runtime.memory import Lifetime, MemoryPlan, lifetimes
-from compiler.target import Target
+from compiler.runtime.memory import MemoryPlan
 
 
 @dataclass(frozen=True)
@@ -43,27 +41,16 @@ class KernelReport:
 
 
 @dataclass(frozen=True)
-class BufferPlacement:
-    """A buffer of the workspace: its lifetime in steps and its offset in bytes."""
-
-    name: str
-    type: str
-    lifetime: Lifetime
-    offset: int
-
-
-@dataclass(frozen=True)
 class Report:
-    """Report of one compilation; prints in a terminal, and `save` writes a self-contained HTML page.
+    """Report of one compilation, as text; `explore` writes a page.
 
-    There are several `programs` if the graph is partitioned at data-dependent shapes.  `texts` is the IR of each stage.
+    There are several `programs` if the graph is partitioned at data-dependent shapes.
     """
 
     title: str
     programs: tuple[tuple[Stages, Executable], ...]
     compile_seconds: dict[str, float]
     profile: Profile | None = None
-    texts: dict[str, str] = field(default_factory=dict)
     opaque_calls: tuple[Remark, ...] = ()
     """A remark for each operator that runs in PyTorch."""
 
@@ -71,11 +58,6 @@ class Report:
     def kernels(self) -> tuple[KernelReport, ...]:
         """Distinct kernels, in the order of their first launch."""
         return tuple(k for stages, exe in self.programs for k in kernel_reports(stages, exe.size_values))
-
-    @property
-    def steps(self) -> int:
-        """Number of steps of one call."""
-        return sum(len(stages.scheduled.steps) for stages, _ in self.programs)
 
     @property
     def remarks(self) -> list[Remark]:
@@ -89,38 +71,20 @@ class Report:
         return group_remarks(self.remarks, {k.name: k.origin for k in self.kernels}, seconds)
 
     @property
-    def target(self) -> Target:
-        return self.programs[-1][1].target
-
-    @cached_property
-    def largest_program(self) -> tuple[Stages, Executable]:
-        """Program with the largest workspace."""
-        return max(self.programs, key=lambda program: program[1].memory_plan.size)
+    def memory_plan(self) -> MemoryPlan:
+        """Memory plan of the program with the largest workspace."""
+        return max((exe.memory_plan for _, exe in self.programs), key=lambda plan: plan.size)
 
     @property
-    def memory_plan(self) -> MemoryPlan:
-        """Memory plan of the largest program."""
-        return self.largest_program[1].memory_plan
-
-    @cached_property
-    def layouts(self) -> tuple[tuple[str, str], ...]:
-        """Names and types of the buffers that are not row-major."""
-        buffers = [item for stages, _ in self.programs for item in stages.scheduled.buffers.items()]
-        return tuple((name, str(t)) for name, t in buffers if t.layout)
-
-    @cached_property
-    def placements(self) -> tuple[BufferPlacement, ...]:
-        """Placement of each buffer in the workspace of `memory_plan`."""
-        program = self.largest_program[0].scheduled
-        offsets = self.memory_plan.offsets
-        live = lifetimes(program, list(offsets))
-        return tuple(BufferPlacement(n, str(program.buffers[n]), live[n], offsets[n]) for n in offsets if n in live)
+    def packed_buffers(self) -> int:
+        """Number of the buffers that are not row-major."""
+        return sum(bool(t.layout) for stages, _ in self.programs for t in stages.scheduled.buffers.values())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         phases = ", ".join(f"{phase} {s:.2f} s" for phase, s in self.compile_seconds.items() if phase != "total")
         yield f"[bold]{escape(self.title)}[/bold] compiled in {self.compile_seconds['total']:.2f} s: {phases}"
         size, without_reuse = (format_bytes(n) for n in (self.memory_plan.size, self.memory_plan.size_without_reuse))
-        yield f"workspace {size} ({without_reuse} without buffer reuse), {len(self.layouts)} packed constants\n"
+        yield f"workspace {size} ({without_reuse} without buffer reuse), {self.packed_buffers} packed constants\n"
         yield self.profile or self.table()
         for r in self.opaque_calls:
             yield escape(f"{r.message} ({format_location(r.loc)})" if r.loc else r.message)
@@ -136,18 +100,8 @@ class Report:
     def __str__(self) -> str:
         return render_plain(self)
 
-    def html(self) -> str:
-        """Return the report as one self-contained HTML page."""
-        return render_template("report.html", report=self, chart=memory_chart(self))
-
     def _repr_html_(self) -> str:
         return self.profile._repr_html_() if self.profile else str(table_html(self.table()))
-
-    def save(self, path: str | Path) -> Path:
-        """Write the HTML page to `path`, and return the path."""
-        file = Path(path)
-        file.write_text(self.html(), encoding="utf-8")
-        return file
 
 
 def kernel_reports(stages: Stages, sizes: Mapping[str, int] | None = None) -> list[KernelReport]:
@@ -172,35 +126,6 @@ def kernel_reports(stages: Stages, sizes: Mapping[str, int] | None = None) -> li
         texts = print_kernel(before), print_kernel(after)
         reports.append(KernelReport(name, origin, *work, *texts, arithmetic_dtypes(after), tuple(distinct.values())))
     return reports
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A rectangle of the memory chart, in percent of the chart's width and height; `hue` in degrees."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    hue: int
-    label: str
-
-
-def memory_chart(report: Report) -> list[Bar]:
-    """Draw the workspace, with steps from left to right and addresses from top to bottom."""
-    count = max(1, len(report.largest_program[0].scheduled.steps))
-    total = max(1, report.memory_plan.size)
-    return [
-        Bar(
-            100 * b.lifetime.first / count,
-            100 * b.offset / total,
-            100 * (b.lifetime.last - b.lifetime.first + 1) / count,
-            100 * b.lifetime.size / total,
-            (k * 47) % 360,
-            f"%{b.name}: {b.type}, {format_bytes(b.lifetime.size)} at {b.offset}, steps {b.lifetime.first}-{b.lifetime.last}",
-        )
-        for k, b in enumerate(report.placements)
-    ]
 
 
 def program_totals(program: Program) -> tuple[int, int, int]:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from compiler.codegen.backend import target_by_name
-from compiler.driver.compiled_graph import MAX_SIZE
 from compiler.driver.partitioned_graph import AnyCompiled
+from compiler.driver.specialization import MAX_SIZE
 from compiler.frontend.dynamo_backend import backend_of
 from compiler.ir.interpret.random_inputs import random_array
 from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT
@@ -55,7 +55,7 @@ class TorchProgram(Inspection):
         return self.profile_inputs(self.example_tensors() if inputs is None else inputs, repeats)
 
     def report(self, repeats: int = 20) -> Report:
-        """Return everything about this program; `report().save("report.html")` writes a page."""
+        """Return kernels, remarks, memory and times of this program."""
         return self.report_for(self.profile(repeats=repeats))
 
     def __repr__(self) -> str:

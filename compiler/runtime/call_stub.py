@@ -101,7 +101,7 @@ class CallStub(ABC):
         self._emit_line(f"return [{', '.join(self._variable(name) for name in self.outputs)}]")
 
     @abstractmethod
-    def _residence_test(self, variable: str) -> str:
+    def _residence_test(self, name: str) -> str:
         """Return the test that an input lies where kernels cannot read it."""
 
     @abstractmethod
@@ -151,7 +151,7 @@ class CallStub(ABC):
         gradient = f"{v}.requires_grad and is_grad_enabled()"
         # the imaginary part of a conjugate is negated lazily; its elements lie apart, unless it has only one
         negated = f" or {v}.is_neg()" * (t.numel == 1)
-        mismatch = f"{v}.dtype is not {dtype} or {shape}{self._residence_test(v)} or {stride} or {gradient}{negated}"
+        mismatch = f"{v}.dtype is not {dtype} or {shape}{self._residence_test(name)} or {stride} or {gradient}{negated}"
         self._emit_line(f"    if {mismatch}: {v} = {self._conversion(k, v)}")
 
     def _new_tensor_arguments(self, name: str) -> list[str]:

@@ -22,10 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 
+from compiler.analysis.tensor_box import ALIGNMENT
 from compiler.ir.symbolic.index_atoms import format_index
 from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.tile.program import Copy, Launch, Program, Repeat, Step, View, non_launch_buffers, walk_steps
@@ -84,8 +86,16 @@ class GPUCallStub(CallStub):
         else:
             self._emit_line(f"return replay(device, [{', '.join(map(self._variable, self.inputs))}])")
 
-    def _residence_test(self, variable: str) -> str:
-        return f"{variable}.device != device"
+    def _residence_test(self, name: str) -> str:
+        unaligned = f" or {self._variable(name)}.data_ptr() % {ALIGNMENT}" if name in self._boxed_buffers else ""
+        return f"{self._variable(name)}.device != device{unaligned}"
+
+    @cached_property
+    def _boxed_buffers(self) -> set[str]:
+        """The buffers that kernels load by tensor descriptors."""
+        launches = ((s.arguments, self.program.kernels[s.kernel].params) for s in self.program.launches)
+        pairs = (pair for arguments, params in launches for pair in zip(arguments, params, strict=True))
+        return {self.program.root_buffer(argument) for argument, param in pairs if param.descriptor}
 
     def _conversion(self, k: int, variable: str) -> str:
         return f"convert_input({k}, {variable}, device)"

@@ -81,8 +81,8 @@ class NativeCallStub(CallStub):
         """True if each call allocates its workspace from the pool; a small workspace belongs to the frame."""
         return self.workspace >= POOL_THRESHOLD
 
-    def _residence_test(self, variable: str) -> str:
-        return f"not {variable}.is_cpu"
+    def _residence_test(self, name: str) -> str:
+        return f"not {self._variable(name)}.is_cpu"
 
     def _conversion(self, k: int, variable: str) -> str:
         return f"convert_input({k}, {variable})"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from compiler.analysis.arithmetic_dtypes import arithmetic_dtypes
 from compiler.cost.estimates import count_bytes, count_flops, roofline_seconds
-from compiler.cost.kernel_time import predicted_seconds
 from compiler.cost.machine import Machine
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
@@ -19,6 +18,7 @@ from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.runtime.executable import Executable
 from compiler.runtime.gpu_executable import GPUExecutable
 from compiler.runtime.gpu_timeline import GPUTimelineRecorder
+from compiler.runtime.program_time import program_seconds
 from compiler.runtime.threads import prepare_call
 from compiler.runtime.timeline import Timeline, TimelineRecorder
 from compiler.runtime.timing import Timing
@@ -31,6 +31,7 @@ class StepProfile:
 
     `predicted` are the seconds by the cost model, `roofline` those that the machine needs at least for `flops` and `bytes`.
     All four are 0 for a call into PyTorch, the last two for a GPU's kernels.  `dtypes` are those of the arithmetic, see `arithmetic_dtypes`.
+    `events` are the counts of hardware counters, by name, where there are some.
     """
 
     name: str
@@ -42,6 +43,7 @@ class StepProfile:
     dtypes: str = ""
     predicted: float = 0.0
     roofline: float = 0.0
+    events: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -79,30 +81,41 @@ def profile_steps(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int 
 def step_profiles(exe: Executable, timelines: Sequence[Timeline]) -> list[StepProfile]:
     """Return the profile of each step from the timelines of several calls."""
     rows = list(execution_counts(exe.program.steps))
+    is_cpu = not isinstance(exe, GPUExecutable)
+    predicted = iter(program_seconds(exe.program, exe.target.machine or Machine()) if is_cpu else ())
     seconds = zip(*(t.step_seconds(len(rows)) for t in timelines), strict=True)
-    return [_make_step_profile(exe, *row, Timing(s)) for row, s in zip(rows, seconds, strict=True)]
+    return [_make_step_profile(exe, *row, Timing(s), predicted) for row, s in zip(rows, seconds, strict=True)]
 
 
-def _make_step_profile(exe: Executable, step: Step, runs: int, timing: Timing) -> StepProfile:
+def _make_step_profile(
+    exe: Executable, step: Step, runs: int, timing: Timing, predicted: Iterator[float]
+) -> StepProfile:
+    """Return the profile of a step; `predicted` yields the seconds of the launches in turn, on one thread."""
     program = exe.program
     if isinstance(step, Launch):
         kernel, sizes = program.kernels[step.kernel], exe.size_values
         work = runs * count_flops(kernel, sizes), runs * count_bytes(kernel, sizes)
-        estimates = (0.0, 0.0) if isinstance(exe, GPUExecutable) else _cpu_estimates(kernel, exe.target, sizes)
-        expected = (runs * seconds for seconds in estimates)
-        return StepProfile(kernel.name, step.node, timing, *work, runs, arithmetic_dtypes(kernel), *expected)
+        seconds, bound = 0.0, 0.0
+        if not isinstance(exe, GPUExecutable):
+            seconds, bound = _cpu_estimates(kernel, exe.target, sizes, next(predicted), runs)
+        return StepProfile(kernel.name, step.node, timing, *work, runs, arithmetic_dtypes(kernel), seconds, bound)
     if isinstance(step, OpaqueCall):
         return StepProfile(step.operator, step.node, timing, 0, 0, runs)
     assert isinstance(step, Copy)
     return StepProfile("copy", "", timing, 0, 2 * runs * _copied_bytes(program, step), runs)
 
 
-def _cpu_estimates(kernel: Kernel, target: Target, sizes: Mapping[str, int]) -> tuple[float, float]:
-    """Return the seconds of a launch by the cost model, and the least that the machine needs."""
+def _cpu_estimates(
+    kernel: Kernel, target: Target, sizes: Mapping[str, int], predicted: float, runs: int
+) -> tuple[float, float]:
+    """Return the seconds of all runs of a launch by the cost model, and the least that the machine needs.
+
+    `predicted` are those of one thread for the size hints.
+    """
     machine, threads = target.machine or Machine(), sharing_threads(kernel, sizes)
     bound = roofline_seconds(kernel, machine, threads, sizes)
-    scale = bound / (roofline_seconds(kernel, machine, threads) or 1.0)  # predictions are for the size hints
-    return scale * predicted_seconds(kernel, machine) / threads, bound
+    scale = bound / (roofline_seconds(kernel, machine, threads) or 1.0)
+    return scale * predicted / threads, runs * bound
 
 
 def sharing_threads(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:

@@ -112,6 +112,7 @@ def add_ir_commands(commands: Any) -> None:
     c.add_argument("--check", action="store_true", help="interpret the IR before and after each pass, and compare")
     c.add_argument("--stats", action="store_true", help="print the time and statistics of each pass")
     c.add_argument("--remarks", action="store_true", help="print the remarks: what passes changed or did not, and why")
+    c.add_argument("--rewrite-limit", type=int, metavar="N", help="make the first N rewrites and no other (all)")
     add_schedule_argument(c, "schedule kernels as in FILE instead of by passes (may be repeated)")
     c.add_argument(
         "--print-schedule", action="store_true", help="print what passes over kernels decided, instead of IR"
@@ -194,7 +195,8 @@ def run_opt(args: argparse.Namespace) -> None:
         print_after_change=args.print_ir_after_change,
     )
     target = target_by_name(args.target, args.machine)
-    context, timing, defaults = Context.for_target(target), PassTiming(), backend_of(target).pipelines
+    context, timing = Context.for_target(target, args.rewrite_limit), PassTiming()
+    defaults = backend_of(target).pipelines
     recorder = ScheduleRecorder()
     instruments = [timing, *instruments_for(options), *[recorder] * args.print_schedule]
     ir = read_ir(args.file)

@@ -176,31 +176,59 @@ def shuffle_latency(b: Bench) -> float:
     return b.cycles(rotation(b, 1))
 
 
-def bytes_per_cycle(b: Bench, size: int) -> float:
-    """Return the bytes read in a cycle by a loop over data of `size` bytes."""
-    return ALIGNED_LOADS.chains * b.target.vector_bits / 8 / b.cycles(ALIGNED_LOADS, size)
+def line_cycles(b: Bench, size: int) -> float:
+    """Return the cycles of a line in a loop that reads data of `size` bytes."""
+    lines = ALIGNED_LOADS.chains * b.target.vector_bits / 8 / CACHE_LINE_BYTES
+    return b.cycles(ALIGNED_LOADS, size) / lines
 
 
-def l2_bytes_per_cycle(b: Bench) -> float:
+def l2_line_cycles(b: Bench) -> float:
     """Reads of half of the second-level cache."""
-    return bytes_per_cycle(b, b.machine.l2 // 2)
+    return line_cycles(b, b.machine.l2 // 2)
 
 
-def l3_bytes_per_cycle(b: Bench) -> float:
+def l3_line_cycles(b: Bench) -> float:
     """Reads of half of the last cache."""
-    return bytes_per_cycle(b, b.machine.l3 // 2)
+    return line_cycles(b, b.machine.l3 // 2)
 
 
-def memory_slowdown(b: Bench) -> float:
-    """Reads of four times the last cache, beside those of half of it."""
-    return l3_bytes_per_cycle(b) / bytes_per_cycle(b, 4 * b.machine.l3)
+def memory_line_cycles(b: Bench) -> float:
+    """Reads of four times the last cache."""
+    return line_cycles(b, 4 * b.machine.l3)
+
+
+POINTER_CHASE = VectorLoop("  %x{c} = inttoptr i64 %a{c} to ptr\n  %b{c} = load i64, ptr %x{c}, align 8", 1, "i64")
+
+
+def latency(b: Bench, size: int) -> float:
+    """Return the cycles of a load from data of `size` bytes whose address the load before has read."""
+    lines = size // CACHE_LINE_BYTES
+    data = aligned_data(size + CACHE_LINE_BYTES).view(numpy.int64)
+    order = numpy.random.default_rng(0).permutation(lines) + 1  # the first line has the address to go on from
+    places = order * (CACHE_LINE_BYTES // 8)
+    data[places] = data.ctypes.data + 8 * numpy.roll(places, -1)
+    data[0] = data[places[0]]
+    function, steps = compiled_loop(POINTER_CHASE, b.target), max(b.steps, lines)
+    function(steps, data.ctypes.data, 0)
+    return b.timer(lambda: function(steps, data.ctypes.data, 0)) / steps * b.frequency
+
+
+def l3_latency(b: Bench) -> float:
+    """Loads that wait for each other, from a quarter of the last cache."""
+    return latency(b, b.machine.l3 // 4)
+
+
+def memory_latency(b: Bench) -> float:
+    """Loads that wait for each other, from four times the last cache."""
+    return latency(b, 4 * b.machine.l3)
 
 
 MICROBENCHMARKS: dict[str, Callable[[Bench], float]] = {
     f.__name__: f
     for f in (
         frequency, fma_per_cycle, fma_latency, loads_per_cycle, loads_per_broadcast, unaligned_cost, stores_per_cycle,
-        shuffles_per_cycle, shuffle_latency, l2_bytes_per_cycle, l3_bytes_per_cycle, memory_slowdown,
+        shuffles_per_cycle, shuffle_latency, l2_line_cycles, l3_line_cycles, memory_line_cycles, l3_latency,
+        memory_latency,
     )
 }  # fmt: skip
 """Microbenchmarks by the field that they measure."""

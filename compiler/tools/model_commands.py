@@ -32,7 +32,7 @@ def add_program_commands(commands: Any) -> None:
     """Add the commands `compile`, `run`, `compare`, `explore` and `profile`, which take an exported program."""
     c = add_command(commands, "compile", compile_model, "compile an exported program and report")
     add_model_arguments(c)
-    c.add_argument("-o", "--output", help="write the report as one HTML page; for a GPU, a folder with its kernels")
+    c.add_argument("-o", "--output", help="write the page of `explore`; for a GPU, a folder with its kernels")
     c.add_argument(
         "--print-ir", metavar="STAGE", help="print imported, fused, lowered, scheduled, llvm, assembly, triton"
     )
@@ -85,7 +85,7 @@ def compile_model(args: argparse.Namespace) -> None:
         report = compiled.report()
     show(report)
     if args.output:
-        err.print(f"wrote {report.save(args.output)}")
+        err.print(f"wrote {compiled.explore(args.output)}")
 
 
 def save_kernels(compiled: CompiledModule, folder: str) -> None:

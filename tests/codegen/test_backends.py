@@ -40,7 +40,7 @@ def test_every_target_belongs_to_a_backend() -> None:
 @pytest.mark.parametrize("target", ["sm90", "gfx942", "aarch64"])
 def test_every_stage_can_be_printed_for_a_target_that_is_not_here(target: str) -> None:
     compiled = compiler.compile(MODEL, (INPUT,), options={"target": target})
-    for stage in ("imported", "fused", "lowered", "scheduled", *backend_of(target_by_name(target)).printers):
+    for stage in ("imported", "fused", "lowered", "scheduled", *backend_of(target_by_name(target)).listings):
         assert compiled.print_ir(stage)
     if target_by_name(target).missing_features():
         with pytest.raises(TargetError, match=f"{target} code cannot run here"):

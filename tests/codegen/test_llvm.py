@@ -371,6 +371,15 @@ def test_each_line_is_asked_for_once(dtype: str, tile: int, lanes: int, lines: i
     assert emit_kernel(kernel, target_by_name("x86-64-v3")).count("call void @llvm.prefetch") == lines
 
 
+def test_unrolled_steps_prefetch_a_line_once() -> None:
+    kernel = parse_kernel("""kernel @k(in %x: f32[64, 16], out %y: f32[16]) {
+      for %j in 0..16 tile 16 lanes 16 {
+        %s = reduce add %i in 0..32 unroll 4 { prefetch %x[%i//2 + 9, %j]  yield %x[%i, %j] }
+        store %s, %y[%j]
+      } }""")
+    assert emit_kernel(kernel, target_by_name("x86-64-v4")).count("call void @llvm.prefetch") == 2
+
+
 @pytest.mark.parametrize(("level", "instruction"), [(1, "prefetcht0"), (2, "prefetcht1"), (3, "prefetcht2")])
 def test_a_line_waits_in_the_cache_of_its_level(level: int, instruction: str) -> None:
     kernel = parse_kernel(f"""kernel @k(in %x: f32[100], out %y: f32[100]) {{

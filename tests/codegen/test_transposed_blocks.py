@@ -91,3 +91,42 @@ kernel @turn(size s in 1..99 hint 50, in %x: f32[(s + 1)//2, 16], out %y: f32[16
         target_by_name("x86-64-v4"),
     )
     assert "scatter" not in module
+
+
+INTERLEAVED = """
+kernel @zip(in %x: {dtype}[3, {c}, {n}], out %y: {dtype}[3, {n}, {c}]) {{
+  for %k in 0..3 {{ for %i in 0..{n} tile {tile} lanes {lanes} {{ for %j in 0..{c} tile {c} {{
+    store %x[%k, %j, %i], %y[%k, %i, %j]
+  }} }} }}
+}}"""
+
+
+@pytest.mark.parametrize("c", range(2, 9))
+@pytest.mark.parametrize(
+    ("n", "tile", "lanes"), [(16, 16, 16), (21, 16, 16), (35, 32, 16), (1, 8, 8), (13, 8, 8), (7, 4, 4)]
+)
+def test_short_rows_are_stored_as_whole_vectors(c: int, n: int, tile: int, lanes: int, target: str) -> None:
+    check_kernel(INTERLEAVED.format(dtype="f32", c=c, n=n, tile=tile, lanes=lanes), target)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i8", "i64", "bool"])
+@pytest.mark.parametrize("c", [2, 3])
+def test_short_rows_of_other_types(c: int, dtype: str, target: str) -> None:
+    check_kernel(INTERLEAVED.format(dtype=dtype, c=c, n=21, tile=16, lanes=8), target)
+
+
+@pytest.mark.parametrize("c", [2, 3, 4, 6])
+def test_repeated_elements_are_stored_as_whole_vectors(c: int, target: str) -> None:
+    text = INTERLEAVED.format(dtype="f32", c=c, n=21, tile=16, lanes=16)
+    check_kernel(text.replace("%x[%k, %j, %i]", "%x[%k, %j//2, %i] + 1.0"), target)
+    check_kernel(text.replace("%x[%k, %j, %i]", "%x[%k, 0, %i]"), target)
+
+
+def test_dense_short_rows_are_neither_scattered_nor_stored_alone() -> None:
+    for c in range(2, 9):
+        text = INTERLEAVED.format(dtype="f32", c=c, n=48, tile=16, lanes=16)
+        module = emit_kernel(parse_kernel(text), target_by_name("x86-64-v4"))
+        stores = [line for line in module.splitlines() if line.lstrip().startswith("store <")]
+        assert "scatter" not in module
+        assert len(stores) == c
+        assert all("<16 x float>" in line for line in stores)

@@ -77,7 +77,7 @@ def test_traffic_counts_what_leaves_the_caches() -> None:
     small_along, small_across = sums(64)
     large_along, large_across = sums(65536)
     assert small_across < small_along * 1.1
-    assert large_across > large_along * 2
+    assert large_across > large_along * 1.5
 
 
 def test_strides_inside_and_between_tiles_of_a_packed_layout() -> None:

@@ -95,10 +95,8 @@ def test_each_call_is_a_remark_and_a_line_of_the_report() -> None:
     assert fourier.loc is not None
     assert "torch.fft.rfft" in fourier.loc.code
     assert f"complex numbers (test_opaque_ops.py:{fourier.loc.line} spectrum =" in str(report)
-    assert "Calls into PyTorch" in report.html()
     native = compiler.compile(torch.nn.ReLU(), (x,), options={"cache": ""}).report(repeats=1)
     assert "PyTorch:" not in str(native)
-    assert "Calls into PyTorch" not in native.html()
 
 
 @pytest.mark.parametrize("compile_with", ["export", "dynamo"])

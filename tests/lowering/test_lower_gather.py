@@ -23,6 +23,12 @@ def test_a_place_that_is_known_to_be_inside_is_an_address() -> None:
     assert body(text) == "parallel %i0 in 0..9 { store %x[%i0], %out0[%i0] } }"
 
 
+def test_sums_and_products_of_indices_are_addresses() -> None:
+    text = """graph(%x: f32[12]) { %a = iota {size=4} %b = mul %a, 3 %i = add %b, 2 %y = take %x, %i return %y }"""
+    assert body(text) == "parallel %i0 in 0..4 { store %x[%i0*3 + 2], %out0[%i0] } }"
+    assert "check" in body(text.replace("add %b, 2", "add %b, 3"))
+
+
 def test_a_number_that_is_outside_is_noticed() -> None:
     text = "graph(%x: f32[9]) { %i = dim_value {value=9} %y = take %x, %i return %y }"
     assert "check %v0 in 0..9" in body(text)

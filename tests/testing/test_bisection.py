@@ -15,10 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from compiler.codegen.llvm.targets import host_target
 from compiler.errors import PassError
 from compiler.ir.text.ir_text import parse_ir, print_ir
 from compiler.options import Options
@@ -27,7 +29,7 @@ from compiler.passes.pipeline_text import parse_pipeline, print_pipeline
 from compiler.testing import bisect
 from compiler.testing.bisection import subject
 from compiler.testing.bisection.search import apply_edits, first_bad, pipeline_edits
-from compiler.testing.bisection.subject import Subject
+from compiler.testing.bisection.subject import Subject, subject_with
 from compiler.testing.fuzz.reduce_tile import kernel_simplifications
 from compiler.tools.cli import main as tilewright
 from tests.tools.planted_faults import FAULTS, MAP, SOFTMAX, find, is_named
@@ -96,6 +98,30 @@ def test_the_user_s_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     found = json.loads(capsys.readouterr().out)
     assert found["pass_name"] == "fold-scale"
     assert found["line"].endswith(f"{Path(__file__).name}:{Scaled.forward.__code__.co_firstlineno + 1}")
+
+
+@pytest.mark.parametrize("limits", [{}, {"min": 8, "max": 64}, {"min": 8}])
+def test_models_with_dynamic_sizes_are_bisected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], limits: dict[str, int]
+) -> None:
+    file, sizes = tmp_path / "scaled.pt2", {"x": {0: torch.export.Dim("rows", **limits)}}
+    torch.export.save(torch.export.export(Scaled().eval(), (torch.randn(9, 6),), dynamic_shapes=sizes), file)
+    assert tilewright(["bisect", str(file)]) == 0
+    assert "every result is right" in capsys.readouterr().out
+    with PLANTED["fold-scale"].plant():
+        assert tilewright(["bisect", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["pass_name"] == "fold-scale"
+    assert "test_bisection" in found["line"]
+    with PLANTED["fold-scale"].plant():
+        assert bisect(parse_ir(found["reduced"]), options=PLAIN, passes=found["passes"], reduce=False) is not None
+
+
+def test_the_sizes_of_a_graph_stay_in_their_range() -> None:
+    text = "graph(size n in 64..129 hint 64, %x: f32[n, 8], %v: f32[8]) { %a = mul %x, %v  return %a }"
+    assert subject_with(parse_ir(text), (), host_target()).sizes == {"n": 64}
+    given = [np.ones((70, 8), np.float32), np.ones(8, np.float32)]
+    assert subject_with(parse_ir(text), (), host_target(), given).sizes == {"n": 70}
 
 
 def test_a_crash_is_found_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

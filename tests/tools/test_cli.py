@@ -91,6 +91,16 @@ def test_opt_prints_what_passes_do(graph: str, capsys: pytest.CaptureFixture[str
     assert "applied fuse" in printed
 
 
+@pytest.mark.parametrize(("limit", "kernels"), [("0", 3), ("2", 2), ("3", 1), ("9", 1)])
+def test_opt_stops_after_some_rewrites(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: str, kernels: int
+) -> None:
+    (tmp_path / "x.ir").write_text(GRAPH.replace("return %y", "%z = exp %y return %z"))
+    assert main(["opt", str(tmp_path / "x.ir"), "-p", "fuse", "--rewrite-limit", limit]) == 0
+    fused = parse_graph(capsys.readouterr().out)
+    assert [n.op.name for n in fused.nodes].count("fused") == kernels  # the first rewrite makes nodes kernels
+
+
 def test_opt_prints_changes_only(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["opt", graph, "-p", "cse,fuse", "--print-ir-after-change"]) == 0
     printed = capsys.readouterr().err
@@ -181,10 +191,10 @@ def test_compile_and_run_with_a_schedule(program: Path, tmp_path: Path, capsys: 
 # programs
 
 
-def test_compile_writes_a_report(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compile", str(program), "-o", str(tmp_path / "report.html")]) == 0
+def test_compile_reports_and_writes_a_page(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", str(program), "-o", str(tmp_path / "page.html")]) == 0
     assert "compiled in" in capsys.readouterr().out
-    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 
 def test_explore_writes_a_page(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

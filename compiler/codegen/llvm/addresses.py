@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from compiler.codegen.llvm.builder import IRBuilder, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_cast
@@ -11,6 +12,9 @@ from compiler.codegen.llvm.scope import LANE_VAR, Axis, CodegenScope, Coord, Sto
 from compiler.ir.symbolic.index_atoms import Atom, DynamicSize, FloorDiv, Min, Mod, constant_term, operands
 from compiler.ir.symbolic.index_expr import Dim, variables
 from compiler.ir.types import boolean, i64
+
+PrefetchedLines: TypeAlias = list[tuple[str, int, Dim]]
+"""Base pointer, cache level and offset in elements of each prefetched line."""
 
 
 @dataclass

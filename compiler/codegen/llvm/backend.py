@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from compiler.codegen.backend import Backend, Pipelines
+from compiler.codegen.listing import Listing
+from compiler.codegen.llvm.debug_info import DebugInfo, assembly_listing, llvm_listing, transfer_lines
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object_file import emit_assembly
 from compiler.codegen.llvm.targets import CPU_TARGETS, CPUTarget, host_target
+from compiler.ir.text.statement_lines import StatementLines
 from compiler.ir.tile.kernel import Kernel
 
 PROGRAM_PASSES = "lower-async-copies,update-in-place,compute-at,delinearize,layout,merge-kernels"
@@ -24,9 +27,15 @@ FAST_EDITS = "-layout,+layout{max-sweeps=1}@after:delinearize"
 """What is left out to compile sooner."""
 
 
-def print_assembly(kernel: Kernel, target: CPUTarget) -> str:
-    """Return the assembly text of a kernel."""
-    return emit_assembly(emit_kernel(kernel, target), target)
+def list_llvm(kernel: Kernel, target: CPUTarget) -> Listing:
+    """Return the LLVM IR of a kernel."""
+    return llvm_listing(emit_kernel(kernel, target, DebugInfo(StatementLines.of(kernel))))
+
+
+def list_assembly(kernel: Kernel, target: CPUTarget) -> Listing:
+    """Return the assembly of a kernel."""
+    located = emit_assembly(emit_kernel(kernel, target, DebugInfo(StatementLines.of(kernel))), target)
+    return transfer_lines(assembly_listing(located), emit_assembly(emit_kernel(kernel, target), target))
 
 
 BACKEND = Backend(
@@ -38,6 +47,6 @@ BACKEND = Backend(
         fast_program=f"{PROGRAM_PASSES},{TILE_PASSES},{FAST_EDITS}",
         legalization="peel,expand-math",
     ),
-    printers={"llvm": emit_kernel, "assembly": print_assembly},
+    listings={"llvm": list_llvm, "assembly": list_assembly},
     host=host_target,
 )

@@ -58,6 +58,7 @@ def first_lanes_mask(count: int, lanes: int) -> str:
 class IRBuilder:
     """Builder of one function's body.  `label` is the current basic block, for phis.
 
+    Instructions are at `line` of the Tile IR if the function is a debug `scope`: the number of its metadata node, 0 for none.
     Repeated instructions are value-numbered: `emit` returns the name of an equal instruction that dominates this point.
     """
 
@@ -68,6 +69,8 @@ class IRBuilder:
     available_values: dict[str, str] = field(default_factory=dict)  # instruction -> name, on every path to this point
     available_loads: dict[str, str] = field(default_factory=dict)  # loads since the last instruction without a result
     stack_bytes: int = 0
+    scope: int = 0
+    line: int = 0
     _count: int = 0
 
     def fresh_name(self, hint: str = "v") -> str:
@@ -75,20 +78,25 @@ class IRBuilder:
         self._count += 1
         return f"%{hint}{self._count}"
 
+    @property
+    def location(self) -> str:
+        """The debug location of the instruction that is emitted next, as a suffix of its text."""
+        return f", !dbg !DILocation(line: {self.line}, scope: !{self.scope})" if self.scope and self.line else ""
+
     def emit(self, text: str) -> str:
         """Emit `%name = text` unless an equal instruction is available; return its name."""
         available = self.available_loads if text.startswith("load") else self.available_values
         if text in available:
             return available[text]
         name = self.fresh_name()
-        self.lines.append(f"  {name} = {text}")
+        self.lines.append(f"  {name} = {text}{self.location}")
         if not text.startswith(("call", "phi")):
             available[text] = name
         return name
 
     def emit_void(self, text: str) -> None:
         """Emit an instruction without a result: a store, a call or a branch."""
-        self.lines.append(f"  {text}")
+        self.lines.append(f"  {text}{self.location}")
         self.available_loads.clear()
 
     def alloca(self, text: str) -> str:
@@ -215,7 +223,8 @@ class IRBuilder:
         latch = self.label
         rows = zip(phis.items(), results, strict=True)
         self.lines[phi_line:phi_line] = [
-            f"  {phi} = phi {ty} [ {init}, %{preheader} ], [ {new}, %{latch} ]" for (phi, (ty, init)), new in rows
+            f"  {phi} = phi {ty} [ {init}, %{preheader} ], [ {new}, %{latch} ]{self.location}"
+            for (phi, (ty, init)), new in rows
         ]
         self.emit_void(f"br i1 {more}, label %{head}, label %{done}")
         self.block(done)

@@ -7,16 +7,18 @@ the loops state; code generation decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import TypeAlias
 
+from compiler.codegen.llvm.addresses import PrefetchedLines
 from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, intrinsic_suffix, literal, llvm_type
+from compiler.codegen.llvm.debug_info import FIRST_SCOPE, DebugInfo
 from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
 from compiler.codegen.llvm.kernel_module import NEXT_CHUNK, PhaseBody, parallel_module, serial_module
-from compiler.codegen.llvm.primitives import emit_binary, emit_dot_instruction
+from compiler.codegen.llvm.primitives import combine_pairwise, emit_binary, emit_dot_instruction, reduce_lanes
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
@@ -30,7 +32,7 @@ from compiler.ir.tile.kernel import Block, For, Kernel, Let, Range, Reduce, Stmt
 from compiler.ir.tile.loop_nest import perfect_parallel_nest, trip_count
 from compiler.ir.tile.thread_sync import is_parallelizable, parallel_phases
 from compiler.ir.tile.uses import used_names
-from compiler.ir.types import DType, boolean, i64
+from compiler.ir.types import boolean, i64
 
 CarriedValues: TypeAlias = list[str]
 """SSA values of the accumulators that a loop carries."""
@@ -39,11 +41,14 @@ LoopBody: TypeAlias = Callable[[ExprEmitter, CarriedValues], CarriedValues]
 """Emits one iteration: takes the carried values and returns the updated ones."""
 
 
-def emit_kernel(kernel: Kernel, target: CPUTarget) -> str:
-    """Return the LLVM IR text of the module for `kernel`."""
+def emit_kernel(kernel: Kernel, target: CPUTarget, debug: DebugInfo | None = None) -> str:
+    """Return the LLVM IR text of the module for `kernel`; with `debug`, instructions know their lines of Tile IR."""
     if not is_parallelizable(kernel):
-        return serial_module(kernel, target, KernelEmitter(kernel, target).emit(kernel.body))
-    return parallel_module(kernel, target, [emit_phase(kernel, target, phase) for phase in parallel_phases(kernel)])
+        return serial_module(kernel, target, KernelEmitter(kernel, target, debug).emit(kernel.body), debug)
+    phases = [
+        emit_phase(KernelEmitter(kernel, target, debug, k), phase) for k, phase in enumerate(parallel_phases(kernel))
+    ]
+    return parallel_module(kernel, target, phases, debug)
 
 
 def partial_tile_error(r: Range) -> TargetError:
@@ -53,19 +58,20 @@ def partial_tile_error(r: Range) -> TargetError:
     )
 
 
-def emit_phase(kernel: Kernel, target: CPUTarget, phase: Block) -> PhaseBody:
+def emit_phase(emitter: KernelEmitter, phase: Block) -> PhaseBody:
     """Emit one phase of a parallel kernel."""
     loops = [perfect_parallel_nest((s,)) for s in phase if isinstance(s, For) and s.parallel]
     steps = tuple(product(trip_count(f.range) for f in nest) for nest in loops)
-    return PhaseBody(KernelEmitter(kernel, target).emit(phase, shared=True), steps)
+    return PhaseBody(emitter.emit(phase, shared=True), steps)
 
 
 class KernelEmitter:
-    """Emits statements of one kernel into the builder `b`."""
+    """Emits statements of one kernel into the builder `b`, the body of its function number `function`."""
 
-    def __init__(self, kernel: Kernel, target: CPUTarget) -> None:
+    def __init__(self, kernel: Kernel, target: CPUTarget, debug: DebugInfo | None = None, function: int = 0) -> None:
         self.kernel, self.target = kernel, target
-        self.b = IRBuilder()
+        self.lines = debug.lines if debug else None
+        self.b = IRBuilder(scope=FIRST_SCOPE + function if debug else 0)
         # (pointer, elements) of the stack memory of each local buffer; all unrolled copies of a tile.Local share it
         self.local_allocas: dict[tuple[object, ...], tuple[str, int]] = {}
         self.failed_flag = (
@@ -89,21 +95,30 @@ class KernelEmitter:
             self.emit_shared_loops(loops, ev)
         else:
             self.emit_block(body, ev)
+        self.b.line = 1  # of the kernel itself
         self.emit_status()
         streams = any(isinstance(s, Store) and s.nontemporal is not None for s in tile.walk(body))
         if streams and self.target.triple.startswith("x86"):
             self.b.intrinsic("void", "llvm.x86.sse.sfence")
+        self.b.emit_void("ret void")
         return self.b
 
     # statements
 
     def emit_block(self, body: Block, ev: ExprEmitter) -> None:
         """Emit statements in order; a Let is emitted at its first use, or before the next loop that uses it."""
-        for stmt in body:
+        outer = self.b.line
+        for stmt, line in self.numbered(body):
+            self.b.line = line
             if isinstance(stmt, (For, Reduce)):
                 self.materialize_used(stmt, ev)
             self.emit_stmt(stmt, ev)
             ev.memo = _pointer_memo(ev)
+        self.b.line = outer
+
+    def numbered(self, body: Block) -> Iterable[tuple[Stmt, int]]:
+        """Return statements of the loop that is being emitted, with their lines; all 0 without debug information."""
+        return self.lines.in_block(body, self.b.line) if self.lines else ((s, 0) for s in body)
 
     @staticmethod
     def materialize_used(stmt: Stmt, ev: ExprEmitter) -> None:
@@ -205,8 +220,9 @@ class KernelEmitter:
         values = [v for _, v in carried]
 
         def steps(counter: Dim, count: int, values: CarriedValues, scope: CodegenScope) -> CarriedValues:
+            prefetched: PrefetchedLines = []
             for u in range(count):
-                inner = ExprEmitter(self.b, scope.inner(), _pointer_memo(ev))
+                inner = ExprEmitter(self.b, scope.inner(), _pointer_memo(ev), prefetched=prefetched)
                 inner.scope.enter_loop(r, counter + u)
                 values = body(inner, values)
             return values
@@ -261,13 +277,16 @@ class KernelEmitter:
 
         A thread keeps the number of the first iteration of each loop that it ran, to which its scratch memory belongs.
         """
+        lines = [line for _, line in self.numbered(tuple(loops))]
         for loop in loops:
             self.materialize_used(loop, ev)
+        self.b.line = lines[0]
 
         def run_chunk(carried: CarriedValues) -> tuple[str, CarriedValues]:
             chunk, *first = carried
             inner = ExprEmitter(self.b, ev.scope.inner(), _pointer_memo(ev))
-            first = [self.emit_worksharing_loop(s, chunk, f, inner) for s, f in zip(loops, first, strict=True)]
+            for k, (loop, self.b.line) in enumerate(zip(loops, lines, strict=True)):
+                first[k] = self.emit_worksharing_loop(loop, chunk, first[k], inner)
             self.b.declarations.add(f"declare i64 @{NEXT_CHUNK}(ptr)")
             following = self.b.emit(f"call i64 @{NEXT_CHUNK}(ptr %claimer)")
             return self.b.emit(f"icmp sge i64 {following}, 0"), [following, *first]
@@ -300,7 +319,9 @@ class KernelEmitter:
             numbers = delinearize_step(self.b, inner.scope, nest, counts, counter)
             for p in scratch:
                 reuse_thread_scratch(inner.scope, p, body, nest, numbers, first_numbers)
+            line, self.b.line = self.b.line, self.b.line + len(nest) - 1  # that of the innermost loop
             self.emit_nested_loops(list(zip(nest, numbers, strict=True)), inner, body)
+            self.b.line = line
             return []
 
         self.b.loop(start, stop, 1, [], step, may_be_empty=True)
@@ -402,8 +423,8 @@ class KernelEmitter:
                 if active != lanes:
                     value = self._select(first_lanes_mask(active, lanes), value, start, ty, lanes)
                 partials[tuple(coord[a] for a in result_axes)].append(value)
-            totals = [self._combine_tree(stmt.op, dtype, values, lanes) for values in partials.values()]
-            return [self._reduce_lanes(stmt.op, dtype, t, lanes) if reduced_lane else t for t in totals]
+            totals = [combine_pairwise(self.b, stmt.op, dtype, values, lanes) for values in partials.values()]
+            return [reduce_lanes(self.b, stmt.op, dtype, t, lanes) if reduced_lane else t for t in totals]
 
         extent = stmt.ranges[0].extent
         if reduced_lane and not isinstance(extent, int):  # lanes of an empty part are not worth combining
@@ -469,26 +490,6 @@ class KernelEmitter:
             name = f"llvm.fmuladd.{intrinsic_suffix(value.dtype, lanes)}"
             return self.b.intrinsic(ty, name, (ty, x), (ty, y), (ty, total))
         return emit_binary(self.b, stmt.op, value.dtype, total, ev.emit_element(value, coord, lanes), lanes)
-
-    def _combine_tree(self, op: str, dtype: DType, parts: list[str], lanes: int) -> str:
-        """Combine pairwise: a dependency chain of log2(n) operations instead of n."""
-        while len(parts) > 1:
-            pairs = [emit_binary(self.b, op, dtype, a, b, lanes) for a, b in zip(parts[::2], parts[1::2], strict=False)]
-            parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
-        return parts[0]
-
-    def _reduce_lanes(self, op: str, dtype: DType, vector: str, lanes: int) -> str:
-        """Combine the lanes of one register: its lower half with its upper half until one element is left."""
-        half = lanes
-        while half > 1:
-            ty = llvm_type(dtype, half)
-            half //= 2
-            masks = (", ".join(f"i32 {start + k}" for k in range(half)) for start in (0, half))
-            low, high = (
-                self.b.emit(f"shufflevector {ty} {vector}, {ty} poison, <{half} x i32> <{mask}>") for mask in masks
-            )
-            vector = emit_binary(self.b, op, dtype, low, high, half)
-        return self.b.emit(f"extractelement {llvm_type(dtype, 1)} {vector}, i64 0")
 
 
 def _pointer_memo(ev: ExprEmitter) -> dict[tuple[object, ...], str]:

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from math import prod
 
-from compiler.codegen.llvm.addresses import AddressEmitter
+from compiler.codegen.llvm.addresses import AddressEmitter, PrefetchedLines
 from compiler.codegen.llvm.builder import first_lanes_mask, intrinsic_suffix, literal, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_primitive
-from compiler.codegen.llvm.scope import Axis, BoundValue, CodegenScope, Coord, ElementOffset, StorageBuffer
-from compiler.codegen.llvm.transpose import min_block_columns, register_columns, to_columns, to_rows
+from compiler.codegen.llvm.scope import (
+    Axis,
+    BoundValue,
+    CodegenScope,
+    Coord,
+    ElementOffset,
+    StorageBuffer,
+    TransposeBlock,
+)
+from compiler.codegen.llvm.transpose import interleave, min_block_columns, to_columns, to_rows
 from compiler.cost.machine import CACHE_LINE_BYTES
-from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved
+from compiler.cost.shuffles import is_deinterleaved
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
 from compiler.ir.symbolic.index_atoms import terms
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, minimum, mod, var, variables
@@ -28,37 +34,14 @@ INTERLEAVE_COUNT = 2
 """Registers that are computed together; four gained no more when measured."""
 
 
-@dataclass(frozen=True)
-class TransposeBlock:
-    """A block to transpose in registers: its rows are contiguous in memory.
-
-    `coords` holds the coordinate of each column on the contiguous axes (see `ElementOffset.transposable_axes`).
-    """
-
-    coords: tuple[Coord, ...]
-
-    @property
-    def count(self) -> int:
-        """Number of columns."""
-        return len(self.coords)
-
-    def is_first_column(self, coord: Coord) -> bool:
-        """Return True if `coord` is in the first column."""
-        return all(coord[v] == c for v, c in self.coords[0].items())
-
-    def register_columns(self, lanes: int, dtype: DType) -> int:
-        """Return the number of columns after padding for registers of `lanes` lanes."""
-        return register_columns(self.count, lanes, dtype.bytes)
-
-    def column_mask(self, width: int) -> str:
-        """Return the mask of the columns that exist among `width`; "" if all do."""
-        return first_lanes_mask(self.count, width) if self.count < width else ""
-
-
 @dataclass
 class ExprEmitter(AddressEmitter):
-    """Emits the elements of expressions in one scope."""
+    """Emits the elements of expressions in one scope.
 
+    `prefetched` holds the lines that this step of a loop and the ones unrolled before it prefetch.
+    """
+
+    prefetched: PrefetchedLines = field(default_factory=list)
     _axes: dict[int, tuple[Expr, tuple[str, ...], int]] = field(default_factory=dict)
 
     def axes_and_lanes(self, e: Expr) -> tuple[Expr, tuple[str, ...], int]:
@@ -123,20 +106,23 @@ class ExprEmitter(AddressEmitter):
         key = tuple(coord[a] for a in value.axes)
         if key not in value.elements:
             assert value.pending is not None
+            line, self.b.line = self.b.line, value.line
             value.elements[key] = self.emit_element(value.pending, coord)
+            self.b.line = line
         return value.elements[key]
 
     def bind_lazily(self, name: str, e: Expr) -> None:
         """Bind `name` to `e`, which is computed at its first use or by `materialize`."""
-        self.scope.values[name] = BoundValue(e.dtype, self.axes(e), pending=e)
+        self.scope.values[name] = BoundValue(e.dtype, self.axes(e), pending=e, line=self.b.line)
 
     def materialize(self, name: str) -> None:
         """Compute every element of a bound value at this point."""
         value = self.scope.values[name]
         if value.pending is not None:
+            line, self.b.line = self.b.line, value.line
             for coord in self.interleaved_coords(value.pending, tile_coords(self.scope, value.axes)):
                 self.bound_element(name, coord)
-            value.pending = None
+            value.pending, self.b.line = None, line
 
     def interleaved_coords(self, e: Expr, coords: Sequence[Coord]) -> Iterator[Coord]:
         """Yield `coords`, after computing `e` for groups of `INTERLEAVE_COUNT` of them in an interleaved order."""
@@ -155,7 +141,9 @@ class ExprEmitter(AddressEmitter):
                 visited.add(operation.name)
                 bound = self.scope.values.get(operation.name)
                 if bound is not None and bound.pending is not None:
+                    line, self.b.line = self.b.line, bound.line
                     self._emit_interleaved(bound.pending, coords, visited)
+                    self.b.line = line
             for coord in coords:
                 self.emit_element(operation, coord)
 
@@ -204,7 +192,7 @@ class ExprEmitter(AddressEmitter):
         offset, stride = element.at_coord(self.scope, coord)
         passthru = self._to_memory(other, dtype, lanes) if other is not None else "zeroinitializer"
         is_affine = not vector_index and e.mask is None
-        block = self._transpose_block(element, coord) if is_affine else None
+        block = element.transpose_block(self.scope, coord) if is_affine else None
         if (
             is_affine
             and not self._is_partial_register(coord)
@@ -247,6 +235,11 @@ class ExprEmitter(AddressEmitter):
             return
         self.b.intrinsic("void", f"llvm.masked.store.{intrinsic_suffix(dtype, lanes)}.p0",
                          (memory, bits), (f"ptr align {dtype.alignment}", address), (llvm_type(boolean, lanes), mask))  # fmt: skip
+
+    def _store_first_lane(self, dtype: DType, lanes: int, bits: str, address: str) -> None:
+        """Store lane 0 as a scalar: a masked store of one lane of a narrowed vector writes too many bytes in LLVM 22 (LLVM issue 179489)."""
+        first = self.b.emit(f"extractelement {memory_type(dtype, lanes)} {bits}, i64 0")
+        self.b.emit_void(f"store {memory_type(dtype)} {first}, ptr {address}, align {dtype.alignment}")
 
     def _store_unmasked(self, store: str, alignment: int, width: int, nontemporal: Dim | None) -> None:
         """Emit a store of `width` bytes: non-temporal if that is a vector register and `nontemporal` >= 0 at run time."""
@@ -306,34 +299,13 @@ class ExprEmitter(AddressEmitter):
             positions = [i if p >= 0 else -1 for i, p in enumerate(picks)]
         return value
 
-    def _transpose_block(self, element: ElementOffset, coord: Coord) -> TransposeBlock | None:
-        """Return the block around `coord` that is transposed in registers, or None if that does not pay."""
-        axes, lane = element.transposable_axes(self.scope), self.scope.lane
-        if not axes or lane is None:
-            return None
-        column = reduce(lambda n, a: n * a.tile + coord[a.var], axes, 0)
-        start = column // lane.lanes * lane.lanes
-        count = min(lane.lanes, prod(a.tile for a in axes) - start)
-        if count < MIN_TRANSPOSE_BLOCK:
-            return None
-        return TransposeBlock(tuple(_column_coord(axes, start + k) for k in range(count)))
-
-    def _row_offsets(self, element: ElementOffset, block: TransposeBlock, coord: Coord) -> list[Dim]:
-        """Return the offset of the first element of each row of a block: one row per active lane."""
-        lane = self.scope.lane
-        assert lane is not None
-        assert element.strides is not None
-        offset, _ = element.at_coord(self.scope, {**coord, **block.coords[0]})
-        row_stride = element.strides[lane.var]
-        return [offset + row_stride * r for r in range(lane.active_lanes(coord[lane.var]))]
-
     def _load_transposed(self, e: Load, element: ElementOffset, block: TransposeBlock, coord: Coord) -> str:
         """Load the rows of a block, transpose them, and memoize all columns; return the one at `coord`."""
         buffer, lanes, axes = self.scope.buffers[e.buffer], self.lanes(e), self.axes(e)
         dtype = buffer.type.dtype
         width, chunk = block.register_columns(lanes, dtype), min_block_columns(lanes, dtype.bytes)
         rows = ["zeroinitializer"] * lanes
-        pointers = [self.emit_pointer(buffer, d, coord) for d in self._row_offsets(element, block, coord)]
+        pointers = [self.emit_pointer(buffer, d, coord) for d in element.row_offsets(self.scope, block, coord)]
         for r, pointer in enumerate(pointers):
             rows[r] = self._load_vector(dtype, width, pointer, block.column_mask(width))
         columns = to_columns(self.b, rows, memory_type(dtype), width, chunk)
@@ -359,7 +331,7 @@ class ExprEmitter(AddressEmitter):
         element = self.scope.element_offset(name, index)
         is_affine = self.scope.lane_axis(axes) is not None and not self._has_vector_index(index)
         for coord in self.interleaved_coords(value, tile_coords(self.scope, axes)):
-            block = self._transpose_block(element, coord) if is_affine else None
+            block = element.transpose_block(self.scope, coord) if is_affine else None
             if block is None:
                 self._store_element(name, index, value, coord, axes, nontemporal)
             elif block.is_first_column(coord):
@@ -379,20 +351,38 @@ class ExprEmitter(AddressEmitter):
         coord: Coord,
         nontemporal: Dim | None,
     ) -> None:
-        """Store a block row by row; non-temporal only if a row is a full cache line: the rest of one would come much later."""
+        """Store a block row by row, or interleaved; non-temporal only if a row is a full cache line: the rest of one would come much later."""
         buffer, lane = self.scope.buffers[name], self.scope.lane
         assert lane is not None
         dtype, lanes = buffer.type.dtype, lane.lanes
+        elements = [self.emit_element(value, {**coord, **column_coord}, lanes) for column_coord in block.coords]
+        columns = [self._to_memory(e, dtype, lanes) for e in elements]
+        offsets = element.row_offsets(self.scope, block, coord)
+        if block.is_dense:
+            self._store_interleaved(buffer, columns, offsets[0], len(offsets), coord, nontemporal)
+            return
         width, chunk = block.register_columns(lanes, dtype), min_block_columns(lanes, dtype.bytes)
-        columns = ["poison"] * width
-        for k, column_coord in enumerate(block.coords):
-            columns[k] = self._to_memory(self.emit_element(value, {**coord, **column_coord}, lanes), dtype, lanes)
+        columns += ["poison"] * (width - block.count)
         rows = to_rows(self.b, columns, memory_type(dtype), lanes, chunk)
-        offsets = self._row_offsets(element, block, coord)
         fills_line = buffer.is_aligned and width * dtype.bytes == CACHE_LINE_BYTES
         condition = _nontemporal_condition(nontemporal, offsets, width) if fills_line else None
         for pointer, row in zip([self.emit_pointer(buffer, d, coord) for d in offsets], rows, strict=False):
             self._store_vector(dtype, width, row, pointer, block.column_mask(width), condition)
+
+    def _store_interleaved(
+        self, buffer: StorageBuffer, columns: list[str], start: Dim, rows: int, coord: Coord, nontemporal: Dim | None
+    ) -> None:
+        """Store `rows` rows that follow each other without gaps as whole vectors from offset `start` on."""
+        dtype, lanes = buffer.type.dtype, self.scope.lane.lanes if self.scope.lane else 0
+        count = rows * len(columns)
+        condition = _nontemporal_condition(nontemporal, (start,), lanes) if buffer.is_aligned else None
+        for k, vector in enumerate(interleave(self.b, columns, memory_type(dtype), lanes)):
+            pointer, left = self.emit_pointer(buffer, start + k * lanes, coord), count - k * lanes
+            if left == 1:
+                self._store_first_lane(dtype, lanes, vector, pointer)
+            elif left > 0:
+                mask = first_lanes_mask(left, lanes) if left < lanes else None
+                self._store_vector(dtype, lanes, vector, pointer, mask, condition)
 
     def _store_element(
         self,
@@ -427,23 +417,20 @@ class ExprEmitter(AddressEmitter):
             condition = _nontemporal_condition(nontemporal, (offset,), lanes) if buffer.is_aligned else None
             self._store_vector(dtype, lanes, bits, self.emit_pointer(buffer, offset, coord), None, condition)
         elif lane is not None and lane.active_lanes(coord[lane.var]) == 1:
-            # scalar store: a masked store of one lane of a narrowed vector writes too many bytes in LLVM 22 (LLVM issue 179489)
-            first = self.b.emit(f"extractelement {memory} {bits}, i64 0")
-            pointer = self.emit_pointer(buffer, offset, coord)
-            self.b.emit_void(f"store {memory_element} {first}, ptr {pointer}, align {dtype.alignment}")
+            self._store_first_lane(dtype, lanes, bits, self.emit_pointer(buffer, offset, coord))
         else:
             self._store_vector(dtype, lanes, bits, self.emit_pointer(buffer, offset, coord), mask)
 
     def emit_prefetch(self, stmt: Prefetch, coords: Iterable[Coord]) -> None:
         """Prefetch the cache lines of the elements at `coords`, each line once."""
         buffer, element = self.scope.buffers[stmt.buffer], self.scope.element_offset(stmt.buffer, stmt.index)
-        prefetched, locality = list[Dim](), f"{4 - stmt.level}"  # LLVM's locality: 3 for L1, 1 for L3, 0 for none
+        locality = f"{4 - stmt.level}"  # LLVM's: 3 for L1, 1 for L3, 0 for none
         for coord in coords:
             offset, _ = element.at_coord(self.scope, coord)
-            distances = (offset - p for p in prefetched)
+            distances = (offset - o for p, level, o in self.prefetched if (p, level) == (buffer.pointer, stmt.level))
             if any(isinstance(d, int) and 0 <= d * buffer.type.dtype.bytes < CACHE_LINE_BYTES for d in distances):
                 continue
-            prefetched.append(offset)
+            self.prefetched.append((buffer.pointer, stmt.level, offset))
             pointer = self.emit_pointer(buffer, offset, coord, gep_flags="")
             read, data = ("i32", "0"), ("i32", "1")
             self.b.intrinsic("void", "llvm.prefetch.p0", ("ptr", pointer), read, ("i32", locality), data)
@@ -458,14 +445,6 @@ class ExprEmitter(AddressEmitter):
         if dtype.kind != "bool":
             return value
         return self.b.emit(f"zext {llvm_type(dtype, lanes)} {value} to {memory_type(dtype, lanes)}")
-
-
-def _column_coord(axes: Sequence[Axis], number: int) -> Coord:
-    """Return the coordinate of column `number` on each axis; the last axis varies fastest."""
-    coord: dict[str, int] = {}
-    for a in reversed(axes):
-        number, coord[a.var] = divmod(number, a.tile)
-    return coord
 
 
 def _nontemporal_condition(condition: Dim | None, offsets: Iterable[Dim], lanes: int) -> Dim | None:

@@ -17,6 +17,7 @@ from functools import reduce
 from compiler.codegen.llvm.addresses import size_param_name
 from compiler.codegen.llvm.builder import IRBuilder
 from compiler.codegen.llvm.call_frame import THREADS
+from compiler.codegen.llvm.debug_info import DebugInfo
 from compiler.codegen.llvm.expressions import ExprEmitter
 from compiler.codegen.llvm.scope import CodegenScope
 from compiler.codegen.llvm.targets import CPUTarget
@@ -40,13 +41,15 @@ class PhaseBody:
     steps: tuple[Dim, ...]
 
 
-def serial_module(kernel: Kernel, target: CPUTarget, body: IRBuilder) -> str:
+def serial_module(kernel: Kernel, target: CPUTarget, body: IRBuilder, debug: DebugInfo | None = None) -> str:
     """Return the text of the module that defines `kernel`, whose statements are in `body`."""
     header = f"void @{kernel.name}({', '.join(_parameters(kernel))})"
-    return _module(target, _function(header, body), body.declarations)
+    return _module(target, _function(header, body), body.declarations, debug.metadata([kernel.name]) if debug else ())
 
 
-def parallel_module(kernel: Kernel, target: CPUTarget, phases: Sequence[PhaseBody]) -> str:
+def parallel_module(
+    kernel: Kernel, target: CPUTarget, phases: Sequence[PhaseBody], debug: DebugInfo | None = None
+) -> str:
     """Return the text of the module that defines `kernel`, whose statements are in the bodies of `phases`."""
     names = [f"{kernel.name}.phase{k}" for k in range(len(phases))]
     params = ", ".join([*_parameters(kernel), "ptr %claimer", "i64 %first", "i64 %chunks"])
@@ -55,20 +58,21 @@ def parallel_module(kernel: Kernel, target: CPUTarget, phases: Sequence[PhaseBod
         lines += _function(f"internal void @{name}({params}) noinline", phase.body)
     entry, declarations = _parallel_entry(kernel, dict(zip(names, phases, strict=True)))
     declarations |= {f"declare void @{PARALLEL}(ptr, ptr, i64, i64)"}.union(*(p.body.declarations for p in phases))
-    return _module(target, [*lines, *entry], declarations)
+    return _module(target, [*lines, *entry], declarations, debug.metadata(names) if debug else ())
 
 
-def _module(target: CPUTarget, functions: Sequence[str], declarations: Collection[str]) -> str:
+def _module(target: CPUTarget, functions: Sequence[str], declarations: Collection[str], metadata: Sequence[str]) -> str:
     attributes = (
         f'"target-cpu"="{target.cpu}" "target-features"="{target.features}" '
         f'"prefer-vector-width"="{target.vector_bits}" nounwind'
     )
     lines = [f'target triple = "{target.triple}"', "", *functions, *sorted(declarations), ""]
-    return "\n".join([*lines, f"attributes #0 = {{ {attributes} }}", "!0 = !{i32 1}"]) + "\n"
+    return "\n".join([*lines, f"attributes #0 = {{ {attributes} }}", "!0 = !{i32 1}", *metadata]) + "\n"
 
 
 def _function(header: str, body: IRBuilder) -> list[str]:
-    return [f"define {header} #0 {{", "entry:", *body.allocas, *body.lines, "  ret void", "}", ""]
+    debug = f" !dbg !{body.scope}" if body.scope else ""
+    return [f"define {header} #0{debug} {{", "entry:", *body.allocas, *body.lines, "}", ""]
 
 
 def _arguments(kernel: Kernel) -> list[str]:

@@ -306,3 +306,23 @@ EXPANSIONS: dict[str, Callable[[IRBuilder, DType, list[str], int], str]] = {
     "fma": _integer_fma,
 }
 """Primitives that take several instructions, or an instruction that depends on the dtype."""
+
+
+def combine_pairwise(b: IRBuilder, op: str, dtype: DType, parts: Sequence[str], lanes: int) -> str:
+    """Combine values in pairs: a dependency chain of log2(n) operations instead of n."""
+    while len(parts) > 1:
+        pairs = [emit_binary(b, op, dtype, x, y, lanes) for x, y in zip(parts[::2], parts[1::2], strict=False)]
+        parts = [*pairs, *(parts[-1:] if len(parts) % 2 else ())]
+    return parts[0]
+
+
+def reduce_lanes(b: IRBuilder, op: str, dtype: DType, vector: str, lanes: int) -> str:
+    """Combine the lanes of one register: its lower half with its upper half until one element is left."""
+    half = lanes
+    while half > 1:
+        ty = llvm_type(dtype, half)
+        half //= 2
+        masks = (", ".join(f"i32 {start + k}" for k in range(half)) for start in (0, half))
+        low, high = (b.emit(f"shufflevector {ty} {vector}, {ty} poison, <{half} x i32> <{mask}>") for mask in masks)
+        vector = emit_binary(b, op, dtype, low, high, half)
+    return b.emit(f"extractelement {llvm_type(dtype, 1)} {vector}, i64 0")

@@ -6,10 +6,14 @@ Inside a loop over %v with tile T, `v = lo + T * counter + coordinate`.  The cou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from math import prod
 
-from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK
+from compiler.codegen.llvm.builder import first_lanes_mask
+from compiler.codegen.llvm.transpose import register_columns
+from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_interleaved
 from compiler.ir.scalar import Expr
 from compiler.ir.symbolic.affine import coefficient, stride
 from compiler.ir.symbolic.index_expr import Dim, product, substitute, var, variables
@@ -75,12 +79,16 @@ class StorageBuffer:
 
 @dataclass
 class BoundValue:
-    """A value bound by Let or Reduce: its dtype, its axes, and the elements computed so far; `pending` computes the others."""
+    """A value bound by Let or Reduce: its dtype, its axes, and the elements computed so far; `pending` computes the others.
+
+    `line` is the line of its statement in printed Tile IR.
+    """
 
     dtype: DType
     axes: tuple[str, ...]
     elements: dict[tuple[int, ...], str] = field(default_factory=dict)
     pending: Expr | None = None
+    line: int = 0
 
 
 @dataclass
@@ -155,6 +163,35 @@ class CodegenScope:
 
 
 @dataclass(frozen=True)
+class TransposeBlock:
+    """A block to transpose in registers: its rows are contiguous in memory.
+
+    `coords` holds the coordinate of each column on the contiguous axes (see `ElementOffset.transposable_axes`).  The rows
+    of a dense block follow each other without gaps and are stored interleaved.
+    """
+
+    coords: tuple[Coord, ...]
+    is_dense: bool
+
+    @property
+    def count(self) -> int:
+        """Number of columns."""
+        return len(self.coords)
+
+    def is_first_column(self, coord: Coord) -> bool:
+        """Return True if `coord` is in the first column."""
+        return all(coord[v] == c for v, c in self.coords[0].items())
+
+    def register_columns(self, lanes: int, dtype: DType) -> int:
+        """Return the number of columns after padding for registers of `lanes` lanes."""
+        return register_columns(self.count, lanes, dtype.bytes)
+
+    def column_mask(self, width: int) -> str:
+        """Return the mask of the columns that exist among `width`; "" if all do."""
+        return first_lanes_mask(self.count, width) if self.count < width else ""
+
+
+@dataclass(frozen=True)
 class ElementOffset:
     """Offset of an element: `base` plus `strides[v]` per coordinate of v; `strides` is None if some coordinate is not affine."""
 
@@ -198,7 +235,30 @@ class ElementOffset:
         while length < lane.lanes and (v := next((v for v in candidates if self.strides[v] == length), None)):
             axes.insert(0, scope.axes[v])
             length *= axes[0].tile
-        return tuple(axes) if length >= MIN_TRANSPOSE_BLOCK else ()
+        is_dense = is_interleaved(length, self.strides.get(lane.var, 0), lane.lanes)
+        return tuple(axes) if length >= MIN_TRANSPOSE_BLOCK or is_dense else ()
+
+    def transpose_block(self, scope: CodegenScope, coord: Coord) -> TransposeBlock | None:
+        """Return the block around `coord` that is transposed in registers, or None if that does not pay."""
+        axes, lane = self.transposable_axes(scope), scope.lane
+        if not axes or lane is None or self.strides is None:
+            return None
+        column = reduce(lambda n, a: n * a.tile + coord[a.var], axes, 0)
+        start = column // lane.lanes * lane.lanes
+        count = min(lane.lanes, prod(a.tile for a in axes) - start)
+        is_dense = is_interleaved(count, self.strides[lane.var], lane.lanes)
+        if count < MIN_TRANSPOSE_BLOCK and not is_dense:
+            return None
+        return TransposeBlock(tuple(_column_coord(axes, start + k) for k in range(count)), is_dense)
+
+    def row_offsets(self, scope: CodegenScope, block: TransposeBlock, coord: Coord) -> list[Dim]:
+        """Return the offset of the first element of each row of a block: one row per active lane."""
+        lane = scope.lane
+        assert lane is not None
+        assert self.strides is not None
+        offset, _ = self.at_coord(scope, {**coord, **block.coords[0]})
+        row_stride = self.strides[lane.var]
+        return [offset + row_stride * r for r in range(lane.active_lanes(coord[lane.var]))]
 
     def lane_offset(self, scope: CodegenScope, coord: Coord) -> Dim:
         """Return the offset at `coord` as a function of the lane number `LANE_VAR`."""
@@ -210,3 +270,11 @@ class ElementOffset:
                 if axis.lanes:
                     bounds[LANE_VAR] = (0, axis.active_lanes(coord[v]) - 1)
         return substitute(self.offset, values, bounds)
+
+
+def _column_coord(axes: Sequence[Axis], number: int) -> Coord:
+    """Return the coordinate of column `number` on each axis; the last axis varies fastest."""
+    coord: dict[str, int] = {}
+    for a in reversed(axes):
+        number, coord[a.var] = divmod(number, a.tile)
+    return coord

@@ -52,6 +52,31 @@ def to_rows(b: IRBuilder, columns: Sequence[str], element: str, lanes: int, chun
     return rows
 
 
+def interleave(b: IRBuilder, columns: Sequence[str], element: str, lanes: int) -> list[str]:
+    """Return vectors of lane 0 of every column, then lane 1 of every column, and so on; as many as there are columns.
+
+    An even number of different columns is two interleaved halves.  Equal columns take part in one shuffle.
+    """
+    count, sources = len(columns), list(dict.fromkeys(columns))
+    if count == 1:
+        return list(columns)
+    if count % 2 == 0 and len(sources) > 1:
+        halves = [interleave(b, columns[k::2], element, lanes) for k in (0, 1)]
+        masks = [[start + k // 2 + k % 2 * lanes for k in range(lanes)] for start in (0, lanes // 2)]
+        return [_shuffle(b, x, y, element, lanes, mask) for x, y in zip(*halves, strict=True) for mask in masks]
+    vectors = []
+    for first in range(0, count * lanes, lanes):
+        places = [divmod(first + k, count) for k in range(lanes)]  # lane and column of each element
+        picks = [lane if columns[c] == sources[0] else -1 for lane, c in places]
+        vector = sources[0]
+        for source in sources[1:]:
+            picks = [lanes + lane if columns[c] == source else p for p, (lane, c) in zip(picks, places, strict=True)]
+            vector = _shuffle(b, vector, source, element, lanes, picks)
+            picks = [k if p >= 0 else -1 for k, p in enumerate(picks)]
+        vectors.append(vector if sources[1:] else _shuffle(b, vector, "poison", element, lanes, picks))
+    return vectors
+
+
 def swap_index_bits(b: IRBuilder, vectors: Sequence[str], element: str, lanes: int, chunk_elements: int) -> list[str]:
     """Swap all bits of the vector number with as many bits of the lane number.
 
@@ -102,5 +127,5 @@ def _concat_vectors(b: IRBuilder, vectors: list[str], element: str, width: int) 
 
 
 def _shuffle(b: IRBuilder, x: str, y: str, element: str, lanes: int, mask: Sequence[int]) -> str:
-    vector, indices = f"<{lanes} x {element}>", ", ".join(f"i32 {p}" for p in mask)
+    vector, indices = f"<{lanes} x {element}>", ", ".join(f"i32 {p}" if p >= 0 else "i32 poison" for p in mask)
     return b.emit(f"shufflevector {vector} {x}, {vector} {y}, <{len(mask)} x i32> <{indices}>")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from compiler.codegen.backend import GRAPH_PASSES, UNFUSED_GRAPH_PASSES, Backend, Pipelines
-from compiler.codegen.triton.emit import emit_triton
+from compiler.codegen.listing import Listing
+from compiler.codegen.triton.emit import triton_listing
 from compiler.codegen.triton.targets import GPU_TARGETS, GPUTarget
 from compiler.ir.tile.kernel import Kernel
 
 GPU_PASSES = (
-    "lower-async-copies,delinearize,tighten-reductions,split-kernels,gpu-split,sink-bindings,fuse-loops,online-softmax,collapse,"
-    "implicit-product,round-factors,gpu-rows,gpu-dot,gpu-order,gpu-blocks"
+    "lower-async-copies,delinearize{contractions-only=true},tighten-reductions,split-kernels,gpu-split,sink-bindings,fuse-loops,online-softmax,collapse,"
+    "implicit-product,round-factors,gpu-rows,gpu-dot,gpu-order,gpu-persistent,gpu-descriptors,gpu-specialize,gpu-blocks"
 )
 """Scalar loops to blocks: one kernel for each grid, enough programs, then block shapes of local buffers, of contractions, of everything else."""
 
@@ -20,9 +21,9 @@ GPU_GRAPH_PASSES, GPU_UNFUSED_GRAPH_PASSES = (
 """Multiplications are cheap in matrix units, a kernel for each part of an image costs a launch (masks reach padding instead), and blocks convert operands once."""
 
 
-def print_triton(kernel: Kernel, target: GPUTarget) -> str:
+def list_triton(kernel: Kernel, target: GPUTarget) -> Listing:
     """Return the Triton module of a kernel; the same for every GPU."""
-    return emit_triton(kernel)
+    return triton_listing(kernel)
 
 
 BACKEND = Backend(
@@ -31,5 +32,5 @@ BACKEND = Backend(
     pipelines=Pipelines(
         graph=GPU_GRAPH_PASSES, program=GPU_PASSES, unfused_graph=GPU_UNFUSED_GRAPH_PASSES, unfused_program=GPU_PASSES
     ),
-    printers={"triton": print_triton},
+    listings={"triton": list_triton},
 )

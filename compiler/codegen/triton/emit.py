@@ -19,6 +19,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import assert_never
 
+from compiler.analysis.index_width import INT32_INDEX_LIMIT, has_long_indices
+from compiler.codegen.listing import Listing
+from compiler.codegen.triton.descriptors import ALLOCATOR, TensorDescriptors, start_key
 from compiler.codegen.triton.expressions import (
     BlockValue,
     LocalBlock,
@@ -31,7 +34,8 @@ from compiler.codegen.triton.triton_names import HELPERS, RESERVED, TritonError,
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall, const
 from compiler.ir.symbolic.index_atoms import format_index
-from compiler.ir.symbolic.index_expr import Dim, interval, maximum, product, substitute, var
+from compiler.ir.symbolic.index_expr import Dim, maximum, product, substitute, var
+from compiler.ir.text.statement_lines import StatementLines
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import contraction_of
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
@@ -53,14 +57,10 @@ from compiler.ir.tile.loop_nest import trip_count
 from compiler.ir.types import f32, f64
 from compiler.target import MATRIX_DTYPES
 
-INT32_INDEX_LIMIT = 1 << 31
-"""Buffers of at least this many elements need 64-bit indices."""
-
 MODULE_TEMPLATE = """\
 \"\"\"{summary}\"\"\"
 
-import triton
-import triton.language as tl{imports}
+{imports}
 {helpers}
 
 {function}
@@ -69,9 +69,9 @@ import triton.language as tl{imports}
 kernel = {name}
 signature = {signature}
 options = {options}
+{allocator}
 
-
-def launch({names}):
+def launch({names}):{set_allocator}
     kernel[({grid},)]({names}, **options)
 """
 
@@ -82,7 +82,12 @@ def emit_triton(kernel: Kernel) -> str:
     The module binds `kernel`, `signature`, `options` and `launch(*arguments)`.  `launch` takes a tensor for each parameter, with
     its elements dense in the order of the parameter's layout, and then an int for each dynamic size, in the order of their names.
     """
-    return TritonKernelEmitter(kernel).module_source()
+    return triton_listing(kernel).text
+
+
+def triton_listing(kernel: Kernel) -> Listing:
+    """Return what `emit_triton` does, with the lines of Tile IR that its lines come from."""
+    return TritonKernelEmitter(kernel).module_listing()
 
 
 class TritonKernelEmitter:
@@ -91,12 +96,14 @@ class TritonKernelEmitter:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.taken_names = set(RESERVED)
-        self.lines: list[str] = []
+        self.statement_lines = StatementLines.of(kernel)
+        self.line = 0  # of the statement that is being emitted, in the text of the kernel
+        self.lines: list[tuple[str, int]] = []
         self.depth = 1
         self.largest_block = 1
         self.name = self.fresh_name(kernel.name)
         self.params = {p.name: self.fresh_name(p.name) for p in kernel.params}
-        self.exprs = TritonExprEmitter(kernel, self.params, self.bind)
+        self.exprs = TritonExprEmitter(kernel, TensorDescriptors(kernel, self.params, self.fresh_name), self.bind)
         self.dynamic_sizes = kernel_dynamic_sizes(kernel)
         self.sizes = {s.name: self.fresh_name(s.name) for s in self.dynamic_sizes}
         self.exprs.names |= {size_key(size): BlockValue(name) for size, name in self.sizes.items()}
@@ -105,20 +112,27 @@ class TritonKernelEmitter:
         stores = Counter(s.buffer for s in tile.walk(kernel.body) if isinstance(s, Store))
         self.reassigned = {buffer for buffer, count in stores.items() if count > 1}
         self.grid_loops = [s.range for s in tile.walk(kernel.body) if isinstance(s, For) and s.parallel]
-        self.needs_int64_index = any(needs_int64(p.type.numel) for p in kernel.params)
+        self.needs_int64_index = has_long_indices(kernel)
 
     # the module
 
-    def module_source(self) -> str:
-        """Return the source of the module."""
+    def module_listing(self) -> Listing:
+        """Return the source of the module, whose function has the lines of the kernel."""
         self.emit_size_casts()
         self.emit_block(self.kernel.body)
-        body = "\n".join(self.lines)
+        self.lines[:0] = [(f"    {line}", 0) for line in self.exprs.descriptors.declarations()]
+        source = self.module_source("\n".join(line for line, _ in self.lines))
+        before = source[: source.index(f"\ndef {self.name}(")]
+        lines = [0] * (before.count("\n") + 2) + [line for _, line in self.lines]
+        return Listing(source, tuple(lines + [0] * (source.count("\n") - len(lines))))
+
+    def module_source(self, body: str) -> str:
+        """Return the source of the module around the `body` of its function."""
         names = ", ".join((*self.params.values(), *self.sizes.values()))
         jit = f"@triton.jit(do_not_specialize={list(self.sizes.values())})" if self.sizes else "@triton.jit"
         return MODULE_TEMPLATE.format(
             summary=f"{self.kernel.name}({', '.join(f'{p.role} {self.params[p.name]}: {p.type}' for p in self.kernel.params)})",
-            imports="\nfrom triton.language.extra import libdevice" if "libdevice." in body else "",
+            imports="\n".join(self.import_lines(body)),
             helpers=self.helper_source(),
             function=f"{jit}\ndef {self.name}({names}):\n{body}",
             name=self.name,
@@ -126,7 +140,15 @@ class TritonKernelEmitter:
             grid=self.grid_text(),
             signature=self.signature(),
             options=self.launch_options(),
+            allocator=ALLOCATOR if self.exprs.descriptors.names else "",
+            set_allocator="\n    triton.set_allocator(allocate)" if self.exprs.descriptors.names else "",
         )
+
+    def import_lines(self, body: str) -> Iterator[str]:
+        """Yield the imports of a module."""
+        yield from ["import torch"] if self.exprs.descriptors.names else []
+        yield from ["import triton", "import triton.language as tl"]
+        yield from ["from triton.language.extra import libdevice"] if "libdevice." in body else []
 
     def signature(self) -> dict[str, str]:
         """Return Triton's type of each argument."""
@@ -137,8 +159,15 @@ class TritonKernelEmitter:
 
     def grid_text(self) -> str:
         """Return the number of programs as a Python expression over the dynamic sizes."""
-        programs = product(maximum(0, trip_count(r)) for r in self.grid_loops)
-        return format_index(substitute(programs, {size: var(name) for size, name in self.sizes.items()}))
+        count, most = self.block_count_text(), self.kernel.persistent
+        if count.isdecimal():
+            return str(min(int(count), most or int(count)))
+        return f"min({most}, {count})" if most else count
+
+    def block_count_text(self) -> str:
+        """Return the iterations of the parallel loops over blocks as a Python expression over the dynamic sizes."""
+        count = product(maximum(0, trip_count(r)) for r in self.grid_loops)
+        return format_index(substitute(count, {size: var(name) for size, name in self.sizes.items()}))
 
     def emit_size_casts(self) -> None:
         """Widen dynamic sizes where products of them may not fit 32 bits."""
@@ -150,7 +179,12 @@ class TritonKernelEmitter:
         warps = self.kernel.warps or min(16, max(4, self.largest_block // 1024))
         has_checks = any(isinstance(s, BoundsCheck) for s in tile.walk(self.kernel.body))
         assertions = {"debug": True, "sanitize_overflow": False} if has_checks else {}
-        return {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True, **assertions}
+        stages = (
+            max(r.stages for s in tile.walk(self.kernel.body) for r in tile.stmt_ranges(s))
+            if self.kernel.warp_specialized
+            else 1
+        )
+        return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True, **assertions}
 
     def helper_source(self) -> str:
         """Return the source of the helper functions that the body calls."""
@@ -159,7 +193,7 @@ class TritonKernelEmitter:
     # lines and names
 
     def write_line(self, line: str) -> None:
-        self.lines.append("    " * self.depth + line)
+        self.lines.append(("    " * self.depth + line, self.line))
 
     def fresh_name(self, name: str) -> str:
         """Return an unused Python name that resembles `name`."""
@@ -180,8 +214,7 @@ class TritonKernelEmitter:
         return block
 
     def record_block_size(self, axes: Sequence[str]) -> None:
-        size = product(self.exprs.loops[a].tile for a in axes)
-        self.largest_block = max(self.largest_block, size if isinstance(size, int) else 1)
+        self.largest_block = max(self.largest_block, self.exprs.size(axes))
 
     # statements
 
@@ -192,8 +225,11 @@ class TritonKernelEmitter:
             raise TritonError(
                 f"@{self.kernel.name}: a read-modify-write statement next to a parallel loop needs its own kernel"
             )
-        for stmt in body:
+        outer = self.line
+        for stmt, line in self.statement_lines.in_block(body, outer):
+            self.line = line
             self.emit_stmt(stmt)
+        self.line = outer
 
     def is_read_modify_write(self, stmt: Stmt) -> bool:
         """Return True if a statement outside parallel loops writes a parameter that it reads: it must not run in every program."""
@@ -232,6 +268,7 @@ class TritonKernelEmitter:
                 assert_never(stmt)
 
     def emit_store(self, buffer: str, index: Sequence[Dim], value: Expr) -> None:
+        """Store to a buffer; a full block beside matrix products as one row, where a thread has less than 16 bytes of neighbours."""
         if buffer in self.local_depths:
             self.store_local_block(buffer, index, value)
             return
@@ -246,7 +283,11 @@ class TritonKernelEmitter:
         else:
             text = self.exprs.expr_text(value, axes)
         self.record_block_size(axes)
-        self.write_line(f"tl.store({self.exprs.pointer(buffer, index, axes)}, {text}{self.mask_argument(axes)})")
+        pointer, mask = self.exprs.pointer(buffer, index, axes), self.mask_argument(axes)
+        is_narrow = self.exprs.types[buffer].dtype.bytes < RESULT_BYTES
+        if self.exprs.products and len(axes) > 1 and is_narrow and not mask:
+            pointer, text = (f"tl.reshape({block}, ({self.exprs.size(axes)},))" for block in (pointer, text))
+        self.write_line(f"tl.store({pointer}, {text}{mask})")
 
     def mask_argument(self, axes: Sequence[str]) -> str:
         """Return the mask argument of a store over `axes`; "" if no block is partial."""
@@ -321,6 +362,10 @@ class TritonKernelEmitter:
             pipelined = f", num_stages={r.stages}" if r.stages > 1 else ""
             self.write_line(f"for {start} in {'tl.' * bool(pipelined)}range({bounds}{step}{pipelined}):")
             self.depth += 1
+        if r.var in self.exprs.descriptors.loops:
+            plain = start.isidentifier() or start.isdecimal()
+            start = start if plain else self.bind(start, (), f"{r.var}_start").name
+            self.exprs.names[start_key(r.var)] = BlockValue(start)
         index = start if r.tile == 1 else f"{start} + tl.arange(0, {r.tile})".removeprefix("0 + ")
         index = f"tl.cast({index}, tl.int64)" if self.needs_int64_index else index
         if index.isidentifier():
@@ -338,14 +383,24 @@ class TritonKernelEmitter:
         """Return the first index of this program's block of a parallel loop, from its program id."""
         position = self.grid_loops.index(r)
         if position == 0:
-            self.write_line(
-                f"pid = {'tl.cast(tl.program_id(0), tl.int64)' if self.needs_int64_index else 'tl.program_id(0)'}"
-            )
+            self.bind_program_id()
         inner = product(trip_count(s) for s in self.grid_loops[position + 1 :])
         number = "pid" if inner == 1 else f"pid // {self.factor_text(inner)}"
         number = f"{number} % {self.factor_text(trip_count(r))}" if position else number
         first = "0" if trip_count(r) == 1 else f"{number} * {r.tile}" if r.tile > 1 else number
         return first if r.lo == 0 else f"{self.exprs.index_text(r.lo, ())} + {first}"
+
+    def bind_program_id(self) -> None:
+        """Bind `pid` to the number of this program's block, in a loop over those of a persistent program."""
+        number = "tl.cast(tl.program_id(0), tl.int64)" if self.needs_int64_index else "tl.program_id(0)"
+        if not self.kernel.persistent:
+            self.write_line(f"pid = {number}")
+            return
+        specialized = ", warp_specialize=True" if self.kernel.warp_specialized else ""
+        self.write_line(
+            f"for pid in tl.range({number}, {self.block_count_text()}, tl.num_programs(0), flatten=True{specialized}):"
+        )
+        self.depth += 1
 
     def factor_text(self, d: Dim) -> str:
         """Return a scalar index expression, in brackets unless it is a number or a name."""
@@ -413,14 +468,11 @@ class TritonKernelEmitter:
         return f"tl.dot({a}, {b}{f', {accumulator}' if accumulator else ''}{extra})", (rows, columns)
 
 
+RESULT_BYTES = 4
+"""Bytes of a result, of which matrix units give four neighbours to a thread: narrower ones make no access of 16 bytes."""
+
 MIN_DOT_EXTENT = 16
 """Smallest extent of a block that `tl.dot` accepts on every GPU."""
-
-
-def needs_int64(count: Dim) -> bool:
-    """Return True if indices of `count` elements may not fit 32 bits."""
-    bounds = interval(count, {})
-    return bounds is None or bounds[1] >= INT32_INDEX_LIMIT
 
 
 def reduce_identity(s: Reduce) -> Const:

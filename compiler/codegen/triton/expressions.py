@@ -8,10 +8,12 @@ axes of its result, and its operands are broadcast to them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
+from compiler.codegen.triton.descriptors import TensorDescriptors
 from compiler.codegen.triton.triton_names import (
     ANY_DTYPE_FUNCTIONS,
     COMPARISONS,
@@ -69,12 +71,13 @@ BindFunction: TypeAlias = Callable[[str, tuple[str, ...], str], BlockValue]
 class TritonExprEmitter:
     """The values in scope; writes expressions over them."""
 
-    def __init__(self, kernel: Kernel, params: Mapping[str, str], bind: BindFunction) -> None:
-        self.params = params
+    def __init__(self, kernel: Kernel, descriptors: TensorDescriptors, bind: BindFunction) -> None:
+        self.params = descriptors.params
+        self.descriptors = descriptors
         self.bind = bind
         self.types = {p.name: p.type for p in kernel.params}
         self.roles = {p.name: p.role for p in kernel.params}
-        self.names: dict[str, BlockValue] = {}  # of lets, loop variables, and sizes (see `size_key`)
+        self.names: dict[str, BlockValue] = {}  # of lets, loop variables, sizes (`size_key`) and starts (`start_key`)
         self.loaded_blocks: dict[str, LoadedBlock] = {}
         self.local_blocks: dict[str, LocalBlock] = {}
         self.local_scalars: dict[str, BlockValue] = {}  # the variable of each local buffer of rank 0
@@ -114,6 +117,10 @@ class TritonExprEmitter:
     def shape(self, axes: Sequence[str]) -> str:
         """Return the extents of a block as a Python tuple."""
         return str(tuple(self.loops[a].tile for a in axes))
+
+    def size(self, axes: Sequence[str]) -> int:
+        """Return the number of elements of a block."""
+        return prod(self.loops[a].tile for a in axes)
 
     def align_axes(self, block: BlockValue, axes: Sequence[str]) -> str:
         """Return a block permuted and expanded to `axes`: axes that it lacks get extent 1."""
@@ -189,6 +196,9 @@ class TritonExprEmitter:
 
     def load(self, e: Load, axes: Sequence[str], fill: Const | None = None) -> str:
         """Load a block of a parameter; elements outside a partial block hold `fill`, or are undefined if it is None."""
+        if box := self.descriptors.box_of(e, self.loops.values(), fill):
+            text = self.descriptors.box_text(e, box, lambda d: self.index_text(d, ()))
+            return self.align_axes(self.bind_load(e, text, box.axes, text), axes)
         varying_axes = self.axes(e)
         own = tuple(a for a in axes if a in varying_axes)
         pointer = self.pointer(e.buffer, e.index, own)
@@ -199,15 +209,19 @@ class TritonExprEmitter:
             other = self.expr_text(e.other, own)
         else:
             other = literal(fill) if tests and fill is not None else ""
-        text = f"{pointer}{', mask=' + conjunction(tests) if tests else ''}"
-        earlier = self.loaded_blocks.get(text)
+        source = f"{pointer}{', mask=' + conjunction(tests) if tests else ''}"
+        text = f"tl.load({source}{f', other={other}' if other else ''})"
+        return self.align_axes(self.bind_load(e, text, own, source, other), axes)
+
+    def bind_load(self, e: Load, text: str, axes: tuple[str, ...], source: str, other: str = "") -> BlockValue:
+        """Bind the block that is loaded from `source`, with `other` where a mask is false, unless it has been loaded before."""
+        earlier = self.loaded_blocks.get(source)
         if earlier is not None and other in ("", earlier.other):
-            return self.align_axes(BlockValue(earlier.name, own), axes)
-        arguments = f"{text}, other={other}" if other else text
-        block = self.bind(f"tl.load({arguments})", own, f"{self.params[e.buffer]}_block")
+            return BlockValue(earlier.name, axes)
+        block = self.bind(text, axes, f"{self.params[e.buffer]}_block")
         if self.roles[e.buffer] in ("in", "const"):
-            self.loaded_blocks[text] = LoadedBlock(block.name, other)
-        return self.align_axes(block, axes)
+            self.loaded_blocks[source] = LoadedBlock(block.name, other)
+        return block
 
     def read_local(self, e: Load) -> BlockValue:
         """Return a local buffer's block, with its axes renamed to the loops that read it."""

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.ir.graph.node import CONSTANT, INPUT, Node
 from compiler.ir.graph.structure import Composite, Leaf, Recurrence
-from compiler.ir.symbolic.index_expr import Dim, substitute_symbols
+from compiler.ir.symbolic.binding import substitute_symbols
+from compiler.ir.symbolic.index_expr import Dim
 
 if TYPE_CHECKING:
     import networkx

@@ -15,8 +15,8 @@ from compiler.ir.graph.node import CONSTANT, Node
 from compiler.ir.graph.partition import Subgraph, defined_symbols, symbol_names
 from compiler.ir.graph.runtime_assertion import RuntimeAssertion
 from compiler.ir.graph.structure import Leaf, Opaque, TupleGet
-from compiler.ir.symbolic.binding import bind_symbols
-from compiler.ir.symbolic.index_expr import Dim, IndexExpr, evaluate, substitute, substitute_symbols, var
+from compiler.ir.symbolic.binding import bind_symbols, substitute_symbols
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, evaluate, substitute, var
 from compiler.ir.torch_types import as_tensor
 from compiler.ir.types import TensorType
 

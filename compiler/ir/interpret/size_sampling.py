@@ -36,7 +36,7 @@ def sample_sizes(*irs: Graph | Kernel | Program) -> Iterator[dict[str, int]]:
     dynamic = sorted(frozenset().union(*map(dynamic_sizes_of, irs)), key=lambda s: s.name)
     if isinstance(irs[0], Graph):
         for start in (FIRST_GRAPH_SIZE, SECOND_GRAPH_SIZE)[: len(dynamic) + 1]:
-            yield {s.name: _clamp_to_range(s, start + k) for k, s in enumerate(dynamic)}
+            yield {s.name: s.clamp(start + k) for k, s in enumerate(dynamic)}
         return
     first_sizes = small_sizes(dynamic)
     yield first_sizes
@@ -60,13 +60,8 @@ def dynamic_sizes_of(ir: Graph | Kernel | Program) -> frozenset[DynamicSize]:
 def small_sizes(dynamic: Sequence[DynamicSize]) -> dict[str, int]:
     """Return a small value for each size: its hint if that is below the default hint, else `FIRST_KERNEL_SIZE` + k."""
     return {
-        s.name: s.hint if s.hint < DEFAULT_SIZE_HINT else _clamp_to_range(s, FIRST_KERNEL_SIZE + k)
-        for k, s in enumerate(dynamic)
+        s.name: s.hint if s.hint < DEFAULT_SIZE_HINT else s.clamp(FIRST_KERNEL_SIZE + k) for k, s in enumerate(dynamic)
     }
-
-
-def _clamp_to_range(s: DynamicSize, n: int) -> int:
-    return min(max(n, s.low), s.high)
 
 
 def tile_filling_sizes(kernels: Iterable[Kernel], dynamic: Sequence[DynamicSize]) -> dict[str, int]:

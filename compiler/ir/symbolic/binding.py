@@ -1,4 +1,4 @@
-"""Evaluate index expressions on arrays, and solve for the symbols in shapes."""
+"""Values of symbols: evaluate index expressions on arrays, replace symbols in attributes, solve for those in shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from compiler.errors import ArgumentError
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_atoms import Atom, DynamicSize, FloorDiv, Min, Var, map_atoms, operands
-from compiler.ir.symbolic.index_expr import Dim, dynamic_sizes, evaluate, substitute, var, variables
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, dynamic_sizes, evaluate, substitute, var, variables
 
 
 def evaluate_broadcast(d: Dim, values: Mapping[str, Any]) -> Any:
@@ -23,6 +23,13 @@ def evaluate_broadcast(d: Dim, values: Mapping[str, Any]) -> Any:
         return np.minimum(x, y) if isinstance(a, Min) else x // y if isinstance(a, FloorDiv) else x % y
 
     return map_atoms(d, atom)
+
+
+def substitute_symbols(value: object, values: Mapping[str, Dim]) -> object:
+    """Replace symbols in an attribute value: an index expression, or a tuple that contains some."""
+    if isinstance(value, tuple):
+        return tuple(substitute_symbols(v, values) for v in value)
+    return substitute(value, values) if isinstance(value, IndexExpr) else value
 
 
 def bind_symbols(dim_values: Iterable[tuple[Dim, int]]) -> dict[str, int]:

@@ -36,6 +36,10 @@ class DynamicSize:
     def __str__(self) -> str:
         return self.name
 
+    def clamp(self, size: int) -> int:
+        """Return the size in range that is nearest to `size`."""
+        return min(max(size, self.low), self.high)
+
 
 DEFAULT_SIZE_HINT = 500
 """Hint of a dynamic size that may be small.

@@ -218,7 +218,8 @@ def floordiv(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
         return quotient + remainder // den
     if den > 0 and (limits := interval(remainder, bounds)) is not None and limits[0] // den == limits[1] // den:
         return quotient + limits[0] // den
-    return quotient + _atom(FloorDiv(*_reduce_fraction(remainder, den)))
+    high, step, _ = _split_at_step(remainder, den, bounds)
+    return quotient + _atom(FloorDiv(high, den // step))
 
 
 def mod(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
@@ -233,8 +234,8 @@ def mod(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
         return remainder % den
     if den > 0 and (limits := interval(remainder, bounds)) is not None and limits[0] // den == limits[1] // den:
         return remainder - limits[0] // den * den
-    reduced, modulus = _reduce_fraction(remainder, den)
-    return _atom(Mod(reduced, modulus)) * (den // modulus)
+    high, step, low = _split_at_step(remainder, den, bounds)
+    return _atom(Mod(high, den // step)) * step + low
 
 
 def minimum(a: Dim, b: Dim, bounds: Bounds | None = None) -> Dim:
@@ -254,6 +255,16 @@ def _reduce_fraction(num: Dim, den: int) -> tuple[Dim, int]:
     """Cancel the greatest common divisor of `den` and all coefficients of `num`."""
     common = reduce(gcd, (c for _, c in _terms(num)), den)
     return (_canonicalize({m: c // common for m, c in _terms(num)}), den // common) if common > 1 else (num, den)
+
+
+def _split_at_step(num: Dim, den: int, bounds: Bounds | None) -> tuple[Dim, int, Dim]:
+    """Split `num` into `high * step + low` by the largest `step` that divides `den`, with 0 <= low < step provable."""
+    for step in sorted({gcd(c, den) for _, c in _terms(num)}, reverse=True):
+        high, low = _divide_terms(num, step)
+        limits = interval(low, bounds)
+        if low == 0 or (den > 0 and limits is not None and limits[0] >= 0 and limits[1] < step):
+            return high, step, low
+    return num, 1, 0
 
 
 def interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
@@ -437,13 +448,6 @@ def substitute(d: Dim, values: Mapping[str, Dim], bounds: Bounds | None = None) 
         return apply_compound(a, x, y, bounds)
 
     return d if is_unaffected(d) else _map_atoms(d, atom)
-
-
-def substitute_symbols(value: object, values: Mapping[str, Dim]) -> object:
-    """Replace symbols in an attribute value: an index expression, or a tuple that contains some."""
-    if isinstance(value, tuple):
-        return tuple(substitute_symbols(v, values) for v in value)
-    return substitute(value, values) if isinstance(value, IndexExpr) else value
 
 
 def simplify(d: Dim, bounds: Bounds) -> Dim:

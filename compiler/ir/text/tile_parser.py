@@ -81,9 +81,13 @@ def _read_kernel(c: Cursor) -> Kernel:
     params = c.read_list("(", lambda: read_size_declaration(c) if c.next_is("size") else _read_param(c, scope), ")")
     max_chunks = read_dim(c) if c.accept("max_chunks") else None
     warps = c.expect_integer() if c.accept("warps") else 0
+    persistent = c.expect_integer() if c.accept("persistent") else 0
+    warp_specialized = c.accept("warp_specialized")
     body = _read_body(c, scope)
     c.index_names = None
-    return Kernel(name, tuple(p for p in params if p is not None), body, max_chunks, warps)
+    return Kernel(
+        name, tuple(p for p in params if p is not None), body, max_chunks, warps, persistent, warp_specialized
+    )
 
 
 def read_condition(c: Cursor) -> Dim:
@@ -98,7 +102,7 @@ def _read_param(c: Cursor, scope: NameScope) -> Param:
     if name in scope.buffers:
         raise c.error(f"{at} is defined twice", at)
     scope.buffers[name] = type.dtype
-    return Param(name, type, role)
+    return Param(name, type, role, c.accept("descriptor"))
 
 
 def _read_buffer(c: Cursor) -> tuple[str, TensorType]:

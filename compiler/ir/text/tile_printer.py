@@ -66,13 +66,21 @@ MAX_DEPTH, MAX_SIZE = 40, 200
 
 def print_kernel(kernel: Kernel) -> str:
     """Return `kernel` as text; large expressions are split into bindings of fresh names `%t0 = ...`."""
+    return print_kernel_parts(kernel)[0]
+
+
+def print_kernel_parts(kernel: Kernel) -> tuple[str, int, dict[int, int]]:
+    """Return `kernel` as text, the number of lines of its header, and that of each statement by its `id`."""
     printer = _KernelPrinter(kernel.body, {p.name: p.type.dtype for p in kernel.params})
     params = [write_dynamic_size(s) for s in kernel_dynamic_sizes(kernel)]
-    params += [f"{p.role} {format_value_name(p.name)}: {p.type}" for p in kernel.params]
-    lines = [indent(line) for s in kernel.body for line in printer.print_stmt(s)]
+    params += [f"{p.role} {format_value_name(p.name)}: {p.type}{' descriptor' * p.descriptor}" for p in kernel.params]
     max_chunks = "" if kernel.max_chunks is None else f" max_chunks {kernel.max_chunks}"
-    schedule = f"{max_chunks}{f' warps {kernel.warps}' if kernel.warps else ''}"
-    return "\n".join([write_header(f"kernel {format_global_name(kernel.name)}", params, schedule), *lines, "}"])
+    numbers = {"warps": kernel.warps, "persistent": kernel.persistent}
+    schedule = max_chunks + "".join(f" {what} {n}" for what, n in numbers.items() if n)
+    schedule += " warp_specialized" * kernel.warp_specialized
+    header = write_header(f"kernel {format_global_name(kernel.name)}", params, schedule)
+    text = "\n".join([header, *map(indent, printer.print_block(kernel.body)), "}"])
+    return text, 1 + header.count("\n"), printer.heights
 
 
 def print_expr(e: Expr) -> str:
@@ -95,8 +103,15 @@ class _KernelPrinter:
         self.buffers = {**buffers, **{s.buffer: s.type.dtype for s in stmts if isinstance(s, Local)}}
         self.all_names_bound = all_names_bound
         self.fresh_names = (n for k in range(1 << 30) if (n := f"t{k}") not in self.bound_names)
+        self.heights: dict[int, int] = {}  # number of lines of each printed statement, by its id
 
     # statements
+
+    def print_block(self, body: tile.Block) -> list[str]:
+        """Return the text of each statement of a block."""
+        texts = ["\n".join(self.print_stmt(s)) for s in body]
+        self.heights |= {id(s): 1 + text.count("\n") for s, text in zip(body, texts, strict=True)}
+        return texts
 
     def print_stmt(self, s: Stmt) -> Iterator[str]:
         """Yield the lines of one statement."""
@@ -121,7 +136,7 @@ class _KernelPrinter:
         elif isinstance(s, Wait):
             yield f"wait {format_value_name(s.buffer)}{f' pending {s.pending}' if s.pending else ''}"
         elif isinstance(s, For):
-            lines = [line for inner in s.body for line in self.print_stmt(inner)]
+            lines = self.print_block(s.body)
             head = f"{'parallel' if s.parallel else 'for'} {self.print_range(s.range)} {{"
             yield "\n".join([head, *map(indent, lines), "}"])
         else:
@@ -133,7 +148,7 @@ class _KernelPrinter:
         return f"prefetch {self.print_element(s.buffer, s.index)}{level}{reuse}"
 
     def print_reduce(self, s: Reduce) -> str:
-        lines = [line for inner in s.body for line in self.print_stmt(inner)]
+        lines = self.print_block(s.body)
         *more, value = self.split_expr(s.value)
         lines += [*more, f"yield {value}"]
         head = f"{format_value_name(s.name)} = reduce {s.op} {', '.join(map(self.print_range, s.ranges))} {{"

@@ -24,8 +24,10 @@ def kernel_digest(kernel: Kernel) -> str:
     for s in kernel_dynamic_sizes(kernel):
         writer.line("size", writer.bind(s.name), s.low, s.high)
     for p in kernel.params:
-        writer.line(p.role, writer.type(p.type), writer.bind(p.name))
-    writer.line("chunks", writer.optional_dim(kernel.max_chunks), kernel.warps)
+        writer.line(p.role, writer.type(p.type), writer.bind(p.name), p.descriptor)
+    writer.line(
+        "chunks", writer.optional_dim(kernel.max_chunks), kernel.warps, kernel.persistent, kernel.warp_specialized
+    )
     writer.block(kernel.body)
     return hashlib.sha256("\n".join(writer.lines).encode()).hexdigest()[:32]
 

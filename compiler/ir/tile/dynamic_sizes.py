@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from compiler.ir.scalar import IndexValue
-from compiler.ir.symbolic.binding import bind_symbols
+from compiler.ir.symbolic.binding import bind_symbols, substitute_symbols
 from compiler.ir.symbolic.index_atoms import DynamicSize
-from compiler.ir.symbolic.index_expr import Dim, IndexExpr, dynamic_sizes, substitute, substitute_symbols
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, dynamic_sizes, substitute
 from compiler.ir.tile.kernel import Block, Kernel, stmt_dims, stmt_exprs, walk
 from compiler.ir.tile.program import OpaqueCall, Program, Repeat, Step, View
 from compiler.ir.types import TensorType

@@ -1,8 +1,8 @@
 """Tile IR of kernels: loops over tiles of an index space, with scalar semantics.
 
-    kernel    ::= "kernel" @name "(" (size | param),* ")" ["max_chunks" dim] ["warps" int] "{" stmt* "}"
+    kernel    ::= "kernel" @name "(" (size | param),* ")" ["max_chunks" dim] ["warps" int] ["persistent" int] ["warp_specialized"] "{" stmt* "}"
     size      ::= "size" name "in" int ".." int "hint" int
-    param     ::= ("in" | "const" | "out" | "inout" | "scratch") %name ":" type
+    param     ::= ("in" | "const" | "out" | "inout" | "scratch") %name ":" type ["descriptor"]
     stmt      ::= %name "=" expr                                            Let
                 | "store" expr "," %buffer "[" dim,* "]" ["nontemporal" ["if" dim ">=" int]]
                 | "local" %buffer ":" type ["in" space]                     Local
@@ -46,6 +46,8 @@ Both statements stand outside tiled loops, and a copy is complete before its buf
     wait %s
 
 On a GPU each iteration of the parallel loops over tiles is a program of `warps` warps; without them, code generation chooses.
+With `persistent P` there are P programs, each of which takes every P-th iteration.  `warp_specialized` gives the loads and the matrix
+instructions to warps of their own.  Tiles of a parameter with a `descriptor` are copied as boxes of a tensor (TMA).
 
 A `size` is a dynamic size: an integer in the given range, passed at run time, allowed in types, bounds and indices.  Its `hint`
 is the value that decisions about speed assume.
@@ -287,12 +289,13 @@ class Param:
 
     A "const" is read like an "in" and known when the program is built; passes may change its layout, as it is packed once.
     The contents of a "scratch" buffer are dead after the kernel.  Each iteration of the outermost parallel loops reads only
-    what it has written there itself.
+    what it has written there itself.  With a `descriptor`, a GPU may load tiles as boxes of a tensor; its address is aligned.
     """
 
     name: str
     type: TensorType
     role: str = "in"
+    descriptor: bool = False
 
     @property
     def is_written(self) -> bool:
@@ -304,7 +307,8 @@ class Param:
 class Kernel:
     """Kernel over its parameters; threads share its parallel loops in at most `max_chunks` chunks, None for any number.
 
-    `warps` is the number of warps of a program on a GPU, 0 if that is not chosen.
+    `warps` is the number of warps of a program on a GPU, 0 if that is not chosen.  If `persistent` is not 0, so many programs take
+    the iterations of the parallel loops in turn; with `warp_specialized` their warps differ in what they do.
     """
 
     name: str
@@ -312,6 +316,8 @@ class Kernel:
     body: Block
     max_chunks: Dim | None = None
     warps: int = 0
+    persistent: int = 0
+    warp_specialized: bool = False
 
     def with_body(self, body: Block) -> Kernel:
         return self if body is self.body else replace(self, body=body)

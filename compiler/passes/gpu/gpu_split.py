@@ -13,7 +13,7 @@ from compiler.cost.gpu_contraction import ProductLoops, block_extent, product_lo
 from compiler.cost.gpu_product import MatrixProduct, best_block
 from compiler.cost.machine import GPU
 from compiler.ir.scalar import Load, Ref
-from compiler.ir.symbolic.index_expr import var
+from compiler.ir.symbolic.index_expr import interval, var, variables
 from compiler.ir.tile.contraction import contraction_of
 from compiler.ir.tile.kernel import For, Kernel, Let, Param, Range, Reduce, Store, loaded_buffers
 from compiler.ir.tile.loop_nest import perfect_parallel_nest, wrap_in_nest
@@ -41,7 +41,7 @@ class GpuSplit(ProgramPass):
     kernel { parallel %i { %s = reduce add %part in 0..8 { yield %p[%part, %i] }  store g(%s), %y[%i] } }
 
     Applies to a kernel with one reduction inside its parallel loops, where both kernels together take less time by the
-    cost model: too few programs leave multiprocessors idle.  `parts` divide the reduced loop; 0 leaves the choice to the cost model.
+    cost model: too few programs leave multiprocessors idle.  Dynamic sizes count as their hints.  `parts` divide the reduced loop; 0 leaves the choice to the cost model.
     """
 
     name = "gpu-split"
@@ -54,7 +54,7 @@ class GpuSplit(ProgramPass):
             match = SplitReduction.match(kernel)
             if match is None or match.programs(gpu) >= gpu.multiprocessors:
                 continue
-            seconds = {n: match.seconds(n, gpu) for n in match.part_counts()}
+            seconds = {n: match.seconds(n, gpu) for n in match.part_counts(gpu)}
             best = self.parts if self.parts in seconds else min(seconds, key=seconds.__getitem__)
             times = f"{format_seconds(seconds[best])} instead of {format_seconds(seconds[1])}"
             if best > 1 and context.may_apply(self, f"%{match.loop.var} in {best} parts: {times}", name):
@@ -98,18 +98,29 @@ class SplitReduction:
         if len(reductions) != 1 or not plain or any(not isinstance(s, Let) for s in reductions[0].body):
             return None
         loops = [r for r in reductions[0].ranges if isinstance(r.extent, int) and r.lo == 0]
-        is_static = all(isinstance(f.range.extent, int) and f.range.lo == 0 for f in nest)
-        if not loops or not is_static or {p.name for p in kernel.params if p.is_written} & loaded_buffers(kernel.body):
+        is_box = all(f.range.lo == 0 and not variables(f.range.extent) for f in nest)
+        if not loops or not is_box or {p.name for p in kernel.params if p.is_written} & loaded_buffers(kernel.body):
             return None
         return SplitReduction(kernel, nest, reductions[0], max(loops, key=block_extent))
 
-    def part_counts(self) -> list[int]:
-        """Return the numbers of parts to choose from: those that divide the loop, about a factor of two apart."""
+    def part_counts(self, gpu: GPU) -> list[int]:
+        """Return the numbers of parts to choose from: those that divide the loop, about a factor of two apart.
+
+        With dynamic sizes, the partial results must fit the last cache whatever the sizes are.
+        """
         extent, counts = block_extent(self.loop), [1]
-        for n in range(2, min(extent, MAX_PARTS) + 1):
+        for n in range(2, min(extent, MAX_PARTS, self.most_parts(gpu)) + 1):
             if extent % n == 0 and n >= 1.5 * counts[-1]:
                 counts.append(n)
         return counts
+
+    def most_parts(self, gpu: GPU) -> int:
+        """Return how many partial results of the largest dynamic sizes fit the last cache; no bound without dynamic sizes."""
+        extents = [f.range.extent for f in self.nest]
+        if all(isinstance(d, int) for d in extents):
+            return MAX_PARTS
+        largest = prod(bounds[1] if (bounds := interval(d, {})) else gpu.l2 for d in extents)
+        return gpu.l2 // (largest * self.reduction.value.dtype.bytes)
 
     @property
     def results(self) -> int:

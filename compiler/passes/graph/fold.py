@@ -6,10 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from compiler.analysis.contraction_nodes import is_contraction_node
 from compiler.analysis.demand import is_cheap_index_expr
+from compiler.ir import ops
 from compiler.ir.graph.constant import ConstantData, to_storage
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, INPUT, Node, constant_node
@@ -17,6 +19,7 @@ from compiler.ir.graph.structure import Generate, Opaque, Recurrence, TupleGet, 
 from compiler.ir.interpret.graph import interpret_in_float64
 from compiler.ir.symbolic.index_expr import IndexExpr
 from compiler.ir.torch_types import Array, as_array
+from compiler.ir.types import i64
 from compiler.passes.base import Context, GraphPass, register
 
 
@@ -31,6 +34,8 @@ class Fold(GraphPass):
     Not folded: views, unless a recurrence reads them; generated values and cheap functions of indices; results that are
     larger than the constants they are computed from, if they have more than `max_bytes` bytes or a contraction reads
     them.  Weights thus stay as narrow as they are, and the kernel widens them where it multiplies.
+
+    Integers in equal steps, each repeated equally often, become functions of indices, so that lookups become views.
     """
 
     name = "fold"
@@ -42,7 +47,7 @@ class Fold(GraphPass):
         values = constant_values(folded) if folded else {}
         new = {n: v for n, v in values.items() if context.may_apply(self, "computed at compile time", n, remark=False)}
         context.count(self, "folded", len(new))
-        return ir.replace_nodes(new)
+        return ir.replace_nodes({n: as_index_steps(v) or v for n, v in new.items()})
 
     def _frontier(self, ir: Graph, sources: dict[Node, frozenset[Node]]) -> Iterable[Node]:
         """Yield the foldable nodes that outputs or non-constant nodes read."""
@@ -95,6 +100,28 @@ def constant_values(nodes: Sequence[Node]) -> dict[Node, Node]:
         data = ConstantData(n.dtype, to_storage(as_array(value), n.dtype))
         new[n] = constant_node(data, loc=n.loc).with_name(n.name)
     return new
+
+
+def as_index_steps(constant: Node) -> Node | None:
+    """Return the integers `start + k // times * step` of a constant as a function of `k`; None if they are others.
+
+    constant [3, 3, 5, 5, 7, 7]  ->  reshape (expand (3 + 2 * iota)) {shape=[6]}
+    """
+    if constant.type.rank != 1 or constant.dtype != i64 or constant.type.numel < 2:
+        return None
+    values = constant.attrs["value"].numpy_values
+    count, start = len(values), int(values[0])
+    times = next((k for k, v in enumerate(values) if v != start), count)
+    step = int(values[times % count]) - start
+    if not step or count % times or not (values == start + np.arange(count) // times * step).all():
+        return None
+    steps = ops.iota(size=count // times)
+    steps = steps if step == 1 else ops.mul(steps, step)
+    steps = steps if start == 0 else ops.add(steps, start)
+    if times == 1:
+        return steps.with_name(constant.name)
+    repeated = ops.expand(ops.reshape(steps, shape=(count // times, 1)), shape=(count // times, times))
+    return ops.reshape(repeated, shape=(count,)).with_name(constant.name)
 
 
 def known_values(n: Node) -> Array | None:

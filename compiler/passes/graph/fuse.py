@@ -13,6 +13,7 @@ import networkx
 from compiler.analysis.accesses import Accesses
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
 from compiler.analysis.placement import concat_offsets
+from compiler.analysis.reduction_domains import reduction_extents
 from compiler.analysis.structural_key import group_key
 from compiler.cost.estimates import estimated_ops
 from compiler.cost.machine import Machine
@@ -100,7 +101,6 @@ class GroupSearch:
         self.groups_of_node: dict[Node, list[Group]] = {}
         self.all_groups: list[Group] = []
         self.group_costs: dict[Hashable, int | str] = {}  # by nodes of a group
-        self.kernel_costs: dict[Hashable, int | str] = {}  # by structural key of a group
 
     def run(self) -> Graph:
         fusible = [n for n in self.graph.nodes if not isinstance(n.structure, UNFUSED)]
@@ -296,13 +296,14 @@ class GroupSearch:
         return self.group_costs[nodes]
 
     def body_cost(self, g: Group) -> int | str:
-        """Return `cost`; structurally equal groups are lowered once."""
+        """Return `cost`; structurally equal groups are lowered once, in all runs of the pass with these options."""
         roots = (g.root, *g.extra_outputs)
         order = preorder(roots, g.members)
         key = group_key(order, self.operands(g, order), roots)
-        if key not in self.kernel_costs:
-            self.kernel_costs[key] = self.candidate_cost(g, key)
-        return self.kernel_costs[key]
+        costs, entry = self.context.group_costs, (self.options, key)
+        if entry not in costs:
+            costs[entry] = self.candidate_cost(g, key)
+        return costs[entry]
 
     def candidate_cost(self, g: Group, key: Hashable) -> int | str:
         """Return `cost` of a group that is lowered for the first time; its kernel is kept under `key`."""
@@ -354,8 +355,10 @@ class GroupSearch:
         if not self.context.machine.has_indexed_locals and not reads_whole_locals(kernel):
             return "elements of a local buffer would be read one by one, but it lies in registers"
         sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
+        read = preorder([o for n in sums for o in n.operands], frozenset(body.nodes))
+        share_nothing = all(map(reads_once, sums)) and frozenset(sums).isdisjoint(read)
         for n in sums[:-1]:
-            if hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
+            if not share_nothing and hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
                 return f"{n.op.name} shrinks its operands: materialized"
         if sums and any(isinstance(s, Local) for s in tile.walk(kernel.body)):
             again = reread_bytes(kernel)
@@ -436,6 +439,12 @@ def kernel_cost(kernel: Kernel, machine: Machine) -> int:
 def hinted_bytes(n: Node) -> int:
     """Return the bytes of a value under the size hints, 1 if there are none."""
     return dim_hint(n.type.nbytes)
+
+
+def reads_once(n: Node) -> bool:
+    """Return True if a contraction reads each element of its largest operand once, as a vector times a matrix does."""
+    products = prod(map(dim_hint, (*n.shape, *reduction_extents(n).values())))
+    return products <= max(prod(map(dim_hint, o.shape)) for o in n.operands)
 
 
 def uses_online_softmax(kernel: Kernel, machine: Machine) -> bool:

@@ -20,7 +20,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, scalar_constant
 from compiler.ir.graph.structure import Position, Reduction, index_vars, position_variables
 from compiler.ir.symbolic.index_expr import product, var
-from compiler.ir.types import f32, f64, i8, i32
+from compiler.ir.types import DType, f32, f64, i8, i32
 from compiler.passes.base import Context, GraphPass, register
 
 MAX_SUM = (1 << 31) - 1
@@ -77,42 +77,65 @@ def integer_contraction(n: Node, a: Match, b: Match) -> Node | str:
             return f"operand {number} is of {m.codes.dtype}"
     assert isinstance(a, QuantizedValue)
     assert isinstance(b, QuantizedValue)
+    terms, reason = _count_terms(n, _largest(a) * _largest(b))
+    if reason:
+        return reason
+    of_a, of_b = (_per_result(n, x, at) for x, at in zip((a, b), operand_positions(n), strict=True))
+    if of_a is None or of_b is None:
+        return "scales or zero points vary along the sum"
+    (zero_a, scale_a), (zero_b, scale_b) = of_a, of_b
+    total = _subtract_zero_points(n, (a.codes, b.codes), (zero_a, zero_b), terms)
+    return _scaled(total, scale_a, scale_b, n.dtype) if n.dtype.is_float else ops.as_dtype(total, n.dtype)
+
+
+def _count_terms(n: Node, largest: int) -> tuple[int, str]:
+    """Return the number of products that a result of `n` adds, each at most `largest`; or 0, and why i32 cannot add them."""
     assert isinstance(n.structure, Reduction)
     domain = n.structure.domain(n)
     terms = product(domain.extents)
     if n.dtype == f64:
-        return "zero points and scales are applied in f32"
+        return 0, "zero points and scales are applied in f32"
     if "dtype" not in n.attrs:
-        return f"{n.op.name} adds in the dtype of its operands"
+        return 0, f"{n.op.name} adds in the dtype of its operands"
     if not isinstance(terms, int):
-        return "the number of products is not known"
+        return 0, "the number of products is not known"
     if domain.guards(index_vars("i", n.type.rank), index_vars("r", len(domain.extents))):
-        return "some products are left out"
-    if terms * _largest(a) * _largest(b) > MAX_SUM:
-        return f"sums of {terms} products may not fit 32 bits"
-    positions = operand_positions(n)
-    placed = [
-        [None if p is None else place(p, at, n.shape) for p in (x.zero_point, x.scale)]
-        for x, at in zip((a, b), positions, strict=True)
-    ]
-    for x, (zero, scale) in zip((a, b), placed, strict=True):
-        if (zero is None) != (x.zero_point is None) or (scale is None) != (x.scale is None):
-            return "scales or zero points vary along the sum"
-    (zero_a, scale_a), (zero_b, scale_b) = placed
-    total = with_sum_dtype(n, (a.codes, b.codes), i32)
-    for zero, other in ((zero_a, 1), (zero_b, 0)):
+        return 0, "some products are left out"
+    if terms * largest > MAX_SUM:
+        return 0, f"sums of {terms} products may not fit 32 bits"
+    return terms, ""
+
+
+def _per_result(n: Node, x: QuantizedValue, at: Position) -> tuple[Node | None, Node | None] | None:
+    """Return zero point and scale of the operand that `n` reads at `at`, in the shape of its results; None if they vary along the sum."""
+    zero, scale = (None if p is None else place(p, at, n.shape) for p in (x.zero_point, x.scale))
+    if (zero is None) != (x.zero_point is None) or (scale is None) != (x.scale is None):
+        return None
+    return zero, scale
+
+
+def _subtract_zero_points(
+    n: Node, codes: tuple[Node, Node], zeros: tuple[Node | None, Node | None], terms: int
+) -> Node:
+    """Return the sum of products of `codes` minus their zero points, in i32."""
+    total = with_sum_dtype(n, codes, i32)
+    for zero, other in zip(zeros, (1, 0), strict=True):
         if zero is not None:
-            total = ops.sub(total, ops.mul(_sums(n, (a.codes, b.codes), other), zero))
+            total = ops.sub(total, ops.mul(_sums(n, codes, other), zero))
+    zero_a, zero_b = zeros
     if zero_a is not None and zero_b is not None:
         total = ops.add(total, ops.mul(ops.mul(zero_a, zero_b), terms))
-    if not n.dtype.is_float:
-        return ops.as_dtype(total, n.dtype)
-    result = ops.cast(total, dtype=f32)
+    return total
+
+
+def _scaled(total: Node, scale_a: Node | None, scale_b: Node | None, dtype: DType) -> Node:
+    """Return `total` times both scales in `dtype`; scales that are known are multiplied first."""
     if scale_a is not None and scale_b is not None and is_known(scale_a) and is_known(scale_b):
         scale_a, scale_b = ops.mul(scale_a, scale_b), None
+    result = ops.cast(total, dtype=f32)
     for scale in (scale_a, scale_b):
         result = result if scale is None else ops.mul(result, scale)
-    return ops.as_dtype(result, n.dtype)
+    return ops.as_dtype(result, dtype)
 
 
 def _largest(x: QuantizedValue) -> int:

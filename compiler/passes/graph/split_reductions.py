@@ -119,7 +119,8 @@ def in_groups(n: Node, x: Match, weights: Node) -> Node:
         value = replace(x, scale=None if scale is not None else x.scale).dequantize(wide)
     rows = ops.reshape(value, shape=(*value.shape[:-1], groups, size))
     rows = ops.permute(rows, dims=(*range(rank - 2), rank - 1, rank - 2, rank))
-    total = ops.sum_(n.op(rows, ops.as_dtype(weights, wide), loc=n.loc), dims=(rank - 2,))
+    dtype = None if rows.dtype == wide else wide
+    total = ops.sum_(n.op(rows, ops.as_dtype(weights, wide), dtype=dtype, loc=n.loc), dims=(rank - 2,))
     if scale is not None:
         total = ops.mul(total, ops.as_dtype(scale, wide))
     return ops.as_dtype(total, n.dtype)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from compiler.analysis.accesses import Accesses
 from compiler.errors import TransformError
 from compiler.ir.scalar import IndexValue, PrimitiveCall
 from compiler.ir.symbolic.affine import coefficient
-from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
-from compiler.ir.symbolic.index_expr import Dim, IndexExpr, simplify, variables
+from compiler.ir.symbolic.index_atoms import Atom, FloorDiv, Mod, terms
+from compiler.ir.symbolic.index_expr import Dim, simplify, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Reduce, Stmt
-from compiler.ir.tile.loop_nest import perfect_nest
+from compiler.ir.tile.loop_nest import map_nests, perfect_nest
 from compiler.ir.tile.substitution import NameSupply, map_indices
 from compiler.passes.base import Context, TilePass, register
 from compiler.transforms.split import split_by_residue, split_index
@@ -31,23 +32,54 @@ class Delinearize(TilePass):
     ->  parallel %i in 0..4 { reduce %t { x[%i + %t] * w[2*%t + 1] } }
         parallel %i in 0..4 { reduce %t { x[%i + %t + 1] * w[2*%t] } }
 
-    Applies to loops around a contraction, for views of its rows, groups of channels and transposed convolutions.  The latter
-    become one convolution per remainder, without products with zeros.  The body is copied for each remainder, at most
+    Around a contraction, any division of an index counts: views of its rows, groups of channels, transposed convolutions.  The
+    latter become one convolution per remainder, without products with zeros.  The body is copied for each remainder, at most
     `max_copies` times in all, only if a loop over the remainders would leave divisions.  Elements of the innermost loop stay
     neighbours in whole vectors.
+
+    parallel %i in 0..6 { store %x[%i%3, %i//3], %y[%i] }
+    ->  parallel %i in 0..2 { parallel %r in 0..3 { store %x[%r, %i], %y[%i*3 + %r] } }
+
+    Around other statements, divisions in memory offsets count, unless `contractions_only`: loads become contiguous, strided
+    or broadcasts, and `reorder` and `vectorize` choose among the loops.
     """
 
     name = "delinearize"
     exact = True
     max_copies: int = 64
+    contractions_only: bool = False
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        if not any(is_contraction(without_guard(s)) for s in tile.walk(ir.body)):
+        fresh = NameSupply(ir)
+        if any(is_contraction(without_guard(s)) for s in tile.walk(ir.body)):
+            return ir.with_body(self.split_around_contraction(ir.body, fresh, context))
+        if self.contractions_only:
             return ir
-        fresh, bodies, lanes = NameSupply(ir), [ir.body], context.machine.lanes(32)
+        return map_nests(ir, lambda nest: self.split_offsets(nest, fresh, context))
+
+    def split_offsets(self, ir: Kernel, fresh: NameSupply, context: Context) -> Block:
+        """Split the loops of a kernel without contractions that is one nest."""
+        skipped = set[str]()
+        while True:
+            indices = memory_offsets(ir)
+            loops = (f for f in perfect_nest(ir.body) if f.range.var not in skipped)
+            v, n = next(((f.range.var, n) for f in loops if (n := loop_divisor(f, indices))), ("", 0))
+            if not v:
+                return ir.body
+            skipped.add(v)
+            split = without_divisions(ir.body, v, n, fresh(f"{v}.remainder"))
+            if split is not None and context.may_apply(self, f"%{v} split by {n}"):
+                skipped.clear()
+                ir = ir.with_body(split)
+
+    def split_around_contraction(self, body: Block, fresh: NameSupply, context: Context) -> Block:
+        """Split the loops of the nest around a contraction."""
+        bodies, lanes = [body], context.machine.lanes(32)
         while True:
             nest = perfect_nest(bodies[0])
-            divisors = ((f, loop_divisor(f, lanes if f is nest[-1] else 1)) for f in nest)
+            indices = [d for e in tile.loads(bodies[0]) for d in e.index]
+            has_rows = any(isinstance(s, For) for f in nest[-1:] for s in f.body)
+            divisors = ((f, loop_divisor(f, indices, lanes if f is nest[-1] and not has_rows else 1)) for f in nest)
             loop, n = next(((f, n) for f, n in divisors if n), (None, 0))
             if loop is None:
                 break
@@ -61,7 +93,13 @@ class Delinearize(TilePass):
                 break
             copies = (residue for body in bodies for residue in split_by_residue(body, v, n))
             bodies = list(copies) if divides else split_bodies
-        return ir.with_body(tuple(s for b in bodies for s in b))
+        return tuple(s for b in bodies for s in b)
+
+
+def memory_offsets(kernel: Kernel) -> list[Dim]:
+    """Return the memory offset of every access."""
+    table = Accesses(kernel)
+    return [table.types[a.buffer].offset(a.index) for a in table.all]
 
 
 def without_guard(stmt: Stmt) -> Stmt:
@@ -71,24 +109,23 @@ def without_guard(stmt: Stmt) -> Stmt:
     return stmt
 
 
-def loop_divisor(loop: For, unit: int = 1) -> int:
-    """Return the only divisor of the loop's index in loads, of `%`, or of `//` by a multiple of `unit`; else 0."""
+def loop_divisor(loop: For, indices: Iterable[Dim], unit: int = 1) -> int:
+    """Return the least divisor of the loop's index, of `%` or of `//` by a multiple of `unit`, if it divides all others; else 0."""
     r = loop.range
     if not loop.parallel or r.lo != 0 or variables(r.hi):
         return 0
-    indices = [d for e in tile.loads(loop.body) for d in e.index]
-    divisors = {n for d in indices for n in index_divisors(d, r.var, Mod)}
-    divisors |= {n for d in indices for n in index_divisors(d, r.var, FloorDiv) if n % unit == 0}
-    return divisors.pop() if len(divisors) == 1 else 0
+    divisors = {n for d in indices for kind, n in index_divisors(d, r.var) if kind is Mod or n % unit == 0}
+    least = min(divisors, default=0)
+    return 0 if any(n % least for n in divisors) else least
 
 
-def index_divisors(d: Dim, v: str, kind: type[Mod] | type[FloorDiv]) -> Iterator[int]:
-    """Yield the constants by which `d` divides an expression with coefficient 1 of `v`."""
-    if isinstance(d, IndexExpr):
-        for mono, _ in d.terms:
-            for atom in mono:
-                if isinstance(atom, kind) and isinstance(atom.den, int) and coefficient(atom.num, v) == 1:
-                    yield atom.den
+def index_divisors(d: Dim, v: str) -> Iterator[tuple[type[Atom], int]]:
+    """Yield the operators and constants by which `d` divides an expression with coefficient 1 of `v`."""
+    for atom in (atom for mono, _ in terms(d) for atom in mono):
+        if isinstance(atom, (FloorDiv, Mod)):
+            if isinstance(atom.den, int) and coefficient(atom.num, v) == 1:
+                yield type(atom), atom.den
+            yield from index_divisors(atom.num, v)
 
 
 def without_divisions(body: Block, v: str, n: int, inner: str) -> Block | None:
@@ -101,5 +138,5 @@ def without_divisions(body: Block, v: str, n: int, inner: str) -> Block | None:
     indices = [d for e in tile.loads(split) for d in e.index]
     exprs = (e for s in tile.walk(split) for value in tile.stmt_exprs(s) for e in value.subexprs)
     is_guarded = any(isinstance(e, IndexValue) and inner in variables(e.index) for e in exprs)
-    divides = any(True for d in indices for kind in (Mod, FloorDiv) for _ in index_divisors(d, inner, kind))
+    divides = any(True for d in indices for _ in index_divisors(d, inner))
     return None if divides or is_guarded else split

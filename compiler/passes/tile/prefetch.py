@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
 from compiler.cost.machine import Machine
-from compiler.ir.graph.structure import Position
 from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
@@ -86,13 +85,12 @@ class Prefetch(TilePass):
                 continue
             (loop, rows), numbers = panel, count()
             for level, distance, reuse in self.choose_distances(table, a, machine):
-                steps = distance // (len(rows) * lane.tile * buffer_type.dtype.bytes)
+                steps = distance // (rows * lane.tile * buffer_type.dtype.bytes)
                 if not context.may_apply(self, f"%{a.buffer} prefetched to L{level}, distance {steps} steps"):
                     continue
-                chosen = requests.setdefault(id(table.loops[loop.var][1]), {})
-                for row in rows:
-                    index = tuple(substitute(d, {loop.var: var(loop.var) + steps}) for d in row)
-                    chosen[a.buffer, next(numbers)] = PrefetchStmt(a.buffer, index, level, reuse)
+                index = tuple(substitute(d, {loop.var: var(loop.var) + steps}) for d in a.index)
+                chosen = requests.setdefault(id(table.loops[a.loops[-1].var][1]), {})
+                chosen[a.buffer, next(numbers)] = PrefetchStmt(a.buffer, index, level, reuse)
             context.propose(self, None, replace(self, distance=2 * self.distance))
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
 
@@ -154,14 +152,14 @@ class Prefetch(TilePass):
         return bool(source.lanes) and not a.is_store and row.range.var in used and source.var in used
 
 
-def panel_rows(table: Accesses, a: Access, lane: Range) -> tuple[Range, list[Position]] | None:
-    """Return the innermost loop in whose steps `a` reads contiguous rows of lanes one after another, and the rows of a step.
+def panel_rows(table: Accesses, a: Access, lane: Range) -> tuple[Range, int] | None:
+    """Return the innermost loop in whose steps `a` reads contiguous rows of lanes one after another, and how many in a step.
 
-    Several rows make a step of the loop around a reduction that reads each of them for several of its own steps.
+    Several rows make a step of the loop around a reduction whose unrolled steps read one each.
     """
     depth = a.loops[-1]
     if table.stride(a, depth.var) == lane.tile:
-        return depth, [a.index]
+        return depth, 1
     if len(a.loops) == 1:
         return None
     outer = a.loops[-2]
@@ -169,9 +167,9 @@ def panel_rows(table: Accesses, a: Access, lane: Range) -> tuple[Range, list[Pos
     if outer is lane or not isinstance(stride, int) or not isinstance(extent, int) or stride % lane.tile:
         return None
     rows = stride // lane.tile
-    if rows < 1 or extent % rows:
+    if rows < 1 or extent % rows or depth.unroll % (extent // rows):
         return None
-    return outer, [tuple(substitute(d, {depth.var: k * (extent // rows)}) for d in a.index) for k in range(rows)]
+    return outer, rows
 
 
 def insert_prefetches(body: Block, requests: PrefetchRequests) -> Block:

@@ -59,6 +59,8 @@ class Tile(TilePass):
                 self.choose_tiles(group, sizes, machine, context)
             else:
                 self.choose_common_width(group, sizes, machine, context)
+        for s in contractions:
+            self.tile_shared_rows(table, s, sizes, context)
         for v, (r, stmt, around) in table.loops.items():
             if r.lanes and v not in sizes:
                 shared = [o for o in (r, *around) if getattr(table.loops[o.var][1], "parallel", False)]
@@ -93,6 +95,37 @@ class Tile(TilePass):
             block = " x ".join(f"{chosen[r.var]} %{r.var}" for r in transposed_loops)
             if context.may_apply(self, f"%{a.buffer}: {block} blocks transposed in registers"):
                 sizes |= chosen
+
+    def tile_shared_rows(self, table: Accesses, s: Reduce, sizes: dict[str, int], context: Context) -> None:
+        """Tile a loop whose iterations add over lanes and share an operand that exceeds the first-level cache.
+
+        parallel %h in 0..3 { for %j { reduce %k lanes 16 { q[%h, %k] * keys[%j, %k] } } }  ->  parallel %h in 0..3 tile 3 ...
+        """
+        lane, l1 = s.ranges[-1], context.machine.l1
+        if not lane.lanes:
+            return
+
+        def shared_bytes(r: Range) -> int:
+            inside = (r, *table.loops[r.var][2])
+            shared = [a for a in table.all if a.stmt is s and not a.is_store and not table.depends_on(a, r.var)]
+            counts = (
+                prod(tile.extent_hint(x) for x in a.loops if x not in inside and table.depends_on(a, x.var))
+                for a in shared
+            )
+            return max((n * table.types[a.buffer].dtype.bytes for n, a in zip(counts, shared, strict=True)), default=0)
+
+        around = [
+            r
+            for r in table.loops[lane.var][2]
+            if table.is_parallel(r.var) and r.var not in sizes and isinstance(r.extent, int)
+        ]
+        row = max(around, key=shared_bytes, default=None)
+        if row is None or shared_bytes(row) <= l1:
+            return
+        most = min(self.registers, l1 // max(1, table.local_bytes(row.var)))
+        rows = max((n for n in range(2, most + 1) if row.extent % n == 0), default=1)
+        if rows > 1 and context.may_apply(self, f"{rows} rows of %{row.var} share what %{s.name} reads"):
+            sizes[row.var] = rows
 
     def lane_tile(self, r: Range, stmt: Stmt, max_buffers: int, registers: int, threads: int) -> int:
         """Return the tile of a lane loop without contraction; bindings and local buffers limit it.

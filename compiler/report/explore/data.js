@@ -70,6 +70,27 @@ export function linesAt(steps, step, rewrite) {
   return diffLines(made, rewrites[rewrite - 1].delta);
 }
 
+/**
+ * The index in the last text of each line that is shown at a position; -1 for one that a later change removes.
+ * @param {Steps} steps @param {number} step @param {number} rewrite @param {Line[]} lines @returns {number[]}
+ */
+export function finalLines(steps, step, rewrite, lines) {
+  let next = 0;
+  const first = lines.map(({ sign }) => (sign === "-" ? -1 : next++));
+  const later = rewrite ? steps.steps[step - 1].rewrites.slice(rewrite) : [];
+  return [...later, ...steps.steps.slice(step)].reduce((numbers, { delta }) => followDelta(numbers, delta), first);
+}
+
+/** Where lines of a text are after a change; -1 for those that it removes. @param {number[]} numbers ascending, but for -1 @param {Hunk[]} delta */
+function followDelta(numbers, delta) {
+  let k = 0, shift = 0;
+  return numbers.map((n) => {
+    if (n < 0) return -1;
+    for (; k < delta.length && delta[k][0] + delta[k][1] <= n; k++) shift += delta[k][2].length - delta[k][1];
+    return k < delta.length && delta[k][0] <= n ? -1 : n + shift;
+  });
+}
+
 /** Added and removed lines. @param {Hunk[]} delta @returns {[number, number]} */
 export function deltaSize(delta) {
   return delta.reduce(([a, r], hunk) => [a + hunk[2].length, r + hunk[1]], [0, 0]);

@@ -82,7 +82,9 @@ export class Dock {
       line("memory traffic", (w) => bytes(sum(w, (k) => k.bytes))),
       line("workspace", (w) => (w.memory ? bytes(w.memory.size) : "")),
     ];
-    const groups = this.groups(ways);
+    const shown = store.shown.join();
+    if (this.grouped?.shown !== shown) this.grouped = { shown, groups: this.groups(ways) };
+    const { groups } = this.grouped;
     const rows = groups.map(({ kernels, label }) => el("tr", { class: kernels.flat().some((k) => store.isSelected(k.origins)) ? "selected" : "" },
       el("th", {}, label), ways.map((w, i) => el("td", {}, kernels[i].map((k) => {
         const number = store.page.ways.indexOf(w), total = sum(w, cost) || 1;

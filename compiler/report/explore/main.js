@@ -41,7 +41,7 @@ store.subscribe((topic) => {
     find("views").replaceChildren(...store.shown.map((k) => views[k].element));
     find("views").dataset.count = String(store.shown.length);
   }
-  if (topic === "step") return views[store.active].update(topic);
+  if (topic === "step" || topic === "code") return views[store.active].update(topic);
   for (const k of store.shown) views[k].update("selection");
   dock.draw();
 });

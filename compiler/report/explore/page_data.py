@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from compiler.codegen.listing import Listing
 from compiler.report.explore.layering import Box
 from compiler.report.explore.line_delta import Hunk
 
@@ -111,10 +112,18 @@ class PageAlternative:
 
 
 @dataclass(frozen=True)
+class Statements:
+    """Statements of the Tile IR that becomes code: for each line the first one of its statement, and origins by that line."""
+
+    first_lines: list[int]
+    origins: Mapping[int, list[int]]
+
+
+@dataclass(frozen=True)
 class PageKernel:
     """A kernel, or a call into PyTorch: work and seconds of one call of the program (None: not known), and how it was made.
 
-    `code` is the text of each stage of code generation.
+    `code` is the listing of each stage of code generation.
     """
 
     name: str
@@ -131,7 +140,8 @@ class PageKernel:
     remarks: list[PageRemark] = field(default_factory=list)
     alternatives: list[PageAlternative] = field(default_factory=list)
     tile: Steps = Steps([], [])
-    code: dict[str, str] = field(default_factory=dict)
+    statements: Statements = Statements([], {})
+    code: Mapping[str, Listing] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

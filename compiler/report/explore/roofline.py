@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from compiler.codegen.llvm.targets import CPUTarget
+from compiler.cost.machine import CACHE_LINE_BYTES
 from compiler.options import Options
 from compiler.report.explore.page_data import Ceilings
 from compiler.runtime.threads import prepare_call
@@ -23,7 +24,7 @@ def ceilings_of(target: Target, options: Options) -> Ceilings | None:
     flops |= {f"{s.lhs} x {s.rhs}": s.k * vectors * machine.lanes(32) for s in target.matrix_shapes if s.k > 1}
     levels = {"L1": machine.l1, "L2": machine.l2, "L3": machine.l3}
     bandwidths = {name: machine.bytes_per_cycle(size) * cycles for name, size in levels.items()}
-    bandwidths["memory"] = bandwidths["L3"] / machine.memory_slowdown
+    bandwidths["memory"] = CACHE_LINE_BYTES / machine.memory_line_cycles * cycles
     known = (
         f"measured by calibrate, {Path(options.machine).name}" if options.machine else f"as described for {target.name}"
     )

@@ -16,6 +16,8 @@ export class Store {
     this.label = "";
     /** @type {{way: number, name: string} | null} the kernel that is selected, if one is */
     this.kernel = null;
+    /** The line where the selected statement of that kernel begins, in its last Tile IR; 0 if none is selected. */
+    this.statement = 0;
     this.listeners = [];
     /** Passes that change nothing are left out. */
     this.onlyChanges = true;
@@ -37,15 +39,44 @@ export class Store {
   }
 
   /**
-   * Select nodes of the imported graph, in every way; a kernel of way `way` if one is given.
-   * @param {Iterable<number>} origins @param {string} label @param {number} [way] @param {any} [kernel]
+   * Select nodes of the imported graph, in every way; a kernel of way `way` if one is given, and a statement of it.
+   * @param {Iterable<number>} origins @param {string} label @param {number} [way] @param {any} [kernel] @param {number} [statement]
    */
-  select(origins, label, way = -1, kernel = null) {
+  select(origins, label, way = -1, kernel = null, statement = 0) {
     this.origins = new Set(origins);
     this.label = label;
     this.kernel = kernel && { way, name: kernel.name };
+    this.statement = statement;
     this.page.ways.forEach((w, k) => this.setKernel(k, k === way && kernel ? kernel : this.kernelOf(w) ?? this.positions[k].kernel));
     this.emit("selection");
+  }
+
+  /** Select the statement of the kernel shown in a way that begins in a line of its last Tile IR. @param {number} way @param {number} line */
+  selectStatement(way, line) {
+    const { kernel } = this.positions[way];
+    this.active = way;
+    this.select(kernel.statements.origins[line] ?? kernel.origins, `@${kernel.name}:${line}`, way, kernel, line);
+  }
+
+  /** The selected statement, if it belongs to the kernel shown in a way; else 0. @param {number} way */
+  statementIn(way) {
+    const isHere = this.kernel?.way === way && this.kernel.name === this.positions[way].kernel?.name;
+    return isHere ? this.statement : 0;
+  }
+
+  /** Select the next statement of the kernel, or the one before. @param {number} by 1 or -1 */
+  moveStatement(by) {
+    const lines = [...new Set(this.positions[this.active].kernel?.statements.first_lines)].sort((a, b) => a - b);
+    const now = lines.indexOf(this.statementIn(this.active));
+    const next = now < 0 ? (by > 0 ? 0 : lines.length - 1) : now + by;
+    if (lines[next]) this.selectStatement(this.active, lines[next]);
+  }
+
+  /** Show the next stage of code. */
+  moveCode() {
+    const position = this.positions[this.active], stages = Object.keys(position.kernel?.code ?? {});
+    position.code = stages[(stages.indexOf(position.code) + 1) % stages.length] ?? "";
+    this.emit("code");
   }
 
   setKernel(way, kernel) {

@@ -1,7 +1,7 @@
 // The panes of one way: passes, graph, source, Graph IR, Tile IR and code, all showing the same selection.
 
 import { el, time } from "./dom.js";
-import { deltaSize, linesAt } from "./data.js";
+import { deltaSize, finalLines, linesAt } from "./data.js";
 import { GraphPane } from "./graph_pane.js";
 import { StepsPane } from "./steps_pane.js";
 import { TextPane } from "./text_pane.js";
@@ -19,8 +19,14 @@ export class View {
     this.graph = new GraphPane(this.way, store, number);
     const marked = (line) => this.isMarked(line);
     this.graphText = new TextPane("Graph IR", tokens, (line) => this.selectLine(line), marked);
-    this.tileText = new TextPane("Tile IR", tokens, (line) => this.selectLine(line), () => false);
-    this.codeText = new TextPane("Code", tokens, () => {}, () => false);
+    this.tileText = new TextPane("Tile IR", tokens, (line, k) => this.selectTile(line, k), (_, k) => this.isTileMarked(k));
+    this.codeText = new TextPane("Code", tokens, (_, k) => this.selectCode(k), (_, k) => this.markedCode.has(this.codeLines[k]));
+    /** @type {number[]} the index in the last Tile IR of each line of Tile IR that is shown */
+    this.tileLines = [];
+    /** @type {number[]} the statement of each line of the code that is shown */
+    this.codeLines = [];
+    /** @type {Set<number>} */
+    this.markedCode = new Set();
     this.source = new TextPane("Source", tokens, (_, k) => this.selectSource(k), (_, k) => this.isSourceMarked(k));
     this.sourceNumber = 0;
     this.details = el("section", { class: "pane details", "aria-live": "polite" });
@@ -38,10 +44,12 @@ export class View {
   update(topic) {
     if (topic === "selection" || topic === "step") this.steps.draw();
     this.showTexts();
+    if (topic === "code") return this.revealStatement();
     this.showGraph();
     if (topic === "selection") {
       this.graph.reveal((node) => this.store.isNodeSelected(this.number, node));
       this.graphText.reveal((line) => this.isMarked(line.text));
+      this.revealStatement();
       this.showSource();
       this.showDetails();
     } else {
@@ -54,32 +62,76 @@ export class View {
     const p = this.store.positions[this.number], list = p.list === "program" ? "program" : "graph";
     const steps = this.store.stepsOf(this.number, list), [step, rewrite] = p[list];
     this.showStep(this.graphText, list === "program" ? "Program" : "Graph IR", steps, step, rewrite);
-    const tile = this.store.stepsOf(this.number, "tile");
-    this.showStep(this.tileText, p.kernel ? `Tile IR of @${p.kernel.name}` : "Tile IR", tile, ...p.tile);
+    const tile = this.store.stepsOf(this.number, "tile"), title = p.kernel ? `Tile IR of @${p.kernel.name}` : "Tile IR";
+    this.showStep(this.tileText, title, tile, ...p.tile);
+    const statement = this.store.statementIn(this.number);
+    if (statement && !this.tileLines.includes(statement - 1)) {
+      p.tile = [tile.steps.length, 0]; // an earlier step does not have the statement yet
+      this.showStep(this.tileText, title, tile, ...p.tile);
+    }
     const code = p.kernel?.code ?? {};
     if (!(p.code in code)) p.code = Object.keys(code)[0] ?? "";
-    const shown = `${p.kernel?.name} ${p.code}`;
-    if (this.shownCode !== shown) {
+    const shown = `${p.kernel?.name} ${p.code}`, { text = "", lines = [] } = code[p.code] ?? {};
+    this.codeLines = lines;
+    this.markedCode = this.statementsOfCode();
+    if (this.shownCode === shown) this.codeText.draw();
+    else {
       this.shownCode = shown;
       this.codeText.scroller.scrollTop = 0;
-      this.codeText.show(p.code ? "Code" : "No code", (code[p.code] ?? "").split("\n").map((text) => ({ text, sign: "" })));
+      this.codeText.show(p.code ? "Code" : "No code", text.split("\n").map((line) => ({ text: line, sign: "" })));
       this.stages.replaceChildren(...Object.keys(code).map((stage) => el("button", {
         role: "tab", "aria-selected": String(stage === p.code),
-        click: () => { p.code = stage; this.showTexts(); },
+        click: () => { p.code = stage; this.update("code"); },
       }, stage)));
     }
   }
 
   showStep(pane, what, steps, step, rewrite) {
     const shown = [steps, step, rewrite].join();
-    if (pane.shownSteps === steps && pane.shownAt === shown) return pane.draw();
+    if (pane.shownSteps === steps && pane.shownAt === shown) return void pane.draw();
     [pane.shownSteps, pane.shownAt] = [steps, shown];
     const pass = step ? steps.steps[step - 1] : null;
     const which = rewrite ? `, rewrite ${rewrite} of ${pass.rewrites.length}` : "";
     const delta = pass && (rewrite ? pass.rewrites[rewrite - 1].delta : pass.delta);
     const [added, removed] = delta ? deltaSize(delta) : [0, 0];
     const changed = !pass ? "" : delta.length ? `: +${added} −${removed}` : ": unchanged";
-    pane.show(`${what} ${pass ? `after ${pass.name}${which}${changed}` : "at first"}`, linesAt(steps, step, rewrite));
+    const lines = linesAt(steps, step, rewrite);
+    if (pane === this.tileText) this.tileLines = finalLines(steps, step, rewrite, lines);
+    pane.show(`${what} ${pass ? `after ${pass.name}${which}${changed}` : "at first"}`, lines);
+  }
+
+  /** The statement that a line of Tile IR belongs to; 0 if a later pass removes the line. @param {number} k */
+  statementOfTile(k) {
+    return this.store.positions[this.number].kernel?.statements.first_lines[this.tileLines[k]] ?? 0;
+  }
+
+  isTileMarked(k) {
+    const statement = this.store.statementIn(this.number);
+    return statement > 0 && this.statementOfTile(k) === statement;
+  }
+
+  selectTile(line, k) {
+    const statement = this.statementOfTile(k);
+    if (statement) this.store.selectStatement(this.number, statement);
+    else this.selectLine(line);
+  }
+
+  selectCode(k) {
+    if (this.codeLines[k]) this.store.selectStatement(this.number, this.codeLines[k]);
+  }
+
+  /** The statements whose code is marked: the one that is selected, or those inside a loop that has no code of its own. */
+  statementsOfCode() {
+    const statement = this.store.statementIn(this.number);
+    if (!statement || this.codeLines.includes(statement)) return new Set(statement ? [statement] : []);
+    const lines = this.store.positions[this.number].kernel.statements.first_lines;
+    return new Set(lines.slice(statement - 1, lines.lastIndexOf(statement) + 1));
+  }
+
+  revealStatement() {
+    const statement = this.store.statementIn(this.number);
+    this.tileText.reveal((_, k) => statement > 0 && this.tileLines[k] === statement - 1);
+    this.codeText.reveal((_, k) => this.markedCode.has(this.codeLines[k]));
   }
 
   /** The graph after the pass that is shown; of a rewrite, the graph before the pass, and what the rewrite is about. */

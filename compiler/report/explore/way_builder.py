@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from compiler.analysis.kernel_origin import KernelOrigin
 from compiler.analysis.opaque_calls import opaque_operators
 from compiler.codegen.backend import backend_of
+from compiler.codegen.listing import Listing
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.triton.targets import GPUTarget
 from compiler.cost.estimates import roofline_seconds
+from compiler.cost.machine import Machine
 from compiler.errors import TilewrightError
 from compiler.ir.graph.graph import Graph, unique_names
+from compiler.ir.text.statement_lines import StatementLines
 from compiler.ir.tile.dynamic_sizes import specialize_buffers
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Launch, OpaqueCall, Program, execution_counts, walk_steps
@@ -27,12 +31,14 @@ from compiler.report.explore.page_data import (
     MemoryMap,
     PageKernel,
     PageRemark,
+    Statements,
     Steps,
     Way,
 )
 from compiler.report.explore.recording import Recording
 from compiler.report.explore.rewrites import printed_lines
 from compiler.report.explore.roofline import ceilings_of
+from compiler.report.explore.statement_origins import kernel_values, statement_origins
 from compiler.report.explore.steps import launch_seconds, predicted_alternatives, steps_of
 from compiler.report.remark_groups import RemarkGroup, group_remarks
 from compiler.report.render import abbreviate, format_location
@@ -117,6 +123,7 @@ class WayBuilder:
             remarks,
             predicted_alternatives(runs, r, machine) if machine else [],
             tile,
+            self.statements(scheduled),
             dict(self.code(scheduled)),
         )
 
@@ -134,13 +141,25 @@ class WayBuilder:
             origins = sorted({o.loc.number for o in same if isinstance(o.loc, OriginLoc)})
             yield PageKernel(name, what, where, launches=launches, seconds=seconds, origins=origins)
 
-    def code(self, kernel: Kernel) -> Iterator[tuple[str, str]]:
-        """Yield the name of each stage of code generation, and its text for a kernel, or why there is none."""
-        for stage, printer in backend_of(self.recording.target).printers.items():
+    @cached_property
+    def values(self) -> Mapping[str, Mapping[str, set[int]]]:
+        """The origins of what names in Tile IR hold, for each kernel."""
+        r = self.recording
+        return kernel_values(r.stages, r.target.machine or Machine()) if r.stages else {}
+
+    def statements(self, kernel: Kernel) -> Statements:
+        """Return the statements of a scheduled kernel."""
+        lines = StatementLines.of(kernel)
+        origins = statement_origins(kernel, lines, self.values.get(kernel.name, {}))
+        return Statements(lines.statement_of_line(kernel), origins)
+
+    def code(self, kernel: Kernel) -> Iterator[tuple[str, Listing]]:
+        """Yield the name of each stage of code generation, and its listing for a kernel, or why there is none."""
+        for stage, listing in backend_of(self.recording.target).listings.items():
             try:
-                yield stage, printer(kernel, self.recording.target)
+                yield stage, listing(kernel, self.recording.target)
             except TilewrightError as error:
-                yield stage, f"no code: {error}"
+                yield stage, Listing(f"no code: {error}")
 
 
 def kernels_by_node(stages: Stages | None) -> dict[str, str]:

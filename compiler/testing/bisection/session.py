@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from compiler.api import Model, as_exported_program
-from compiler.errors import TilewrightError
+from compiler.driver.compiled_graph import infer_sizes
+from compiler.driver.specialization import size_buckets
+from compiler.driver.variant import Plan
 from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.random_inputs import Array
+from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT
 from compiler.ir.text.ir_text import AnyIR, print_ir
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program
@@ -124,14 +127,16 @@ def bisect(
 def imported(
     model: Model, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, options: Options
 ) -> tuple[Graph, list[Array]]:
-    """Return the graph of a model, and its inputs for the arguments given, or for those it was exported with."""
+    """Return the graph of a model, and its inputs for the arguments given, or for those it was exported with.
+
+    Dynamic sizes have the ranges of a compilation that these arguments ask for.
+    """
     program, given, named = as_exported_program(model, args, kwargs)
     made = import_exported(program, fallback=options.fallback)
-    if made.graph.symbols:
-        raise TilewrightError(
-            "bisect takes a model of static sizes; export it without dynamic shapes, or pass its graph"
-        )
-    return made.graph, [as_array(t) for t in CallAdapter(made, None).graph_inputs(given, named)]
+    inputs = CallAdapter(made, None).graph_inputs(given, named)
+    sizes = infer_sizes(made.graph.inputs, inputs)
+    plan = Plan.for_sizes(made.graph, options, size_buckets(sizes, made.bounds), sizes, DEFAULT_SIZE_HINT)
+    return plan.specialized_graph(), [as_array(t) for t in inputs]
 
 
 def with_passes(subject: Subject, text: str) -> Subject:

@@ -17,8 +17,9 @@ from compiler.errors import TilewrightError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.interpret.random_inputs import Array, random_inputs, small_symbol_values
-from compiler.ir.interpret.size_sampling import interpreted_statements, sample_sizes
+from compiler.ir.interpret.size_sampling import dynamic_sizes_of, interpreted_statements, sample_sizes
 from compiler.ir.interpret.tile import KernelRunner, run_kernel
+from compiler.ir.symbolic.binding import bind_symbols
 from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, choose_size_hint
 from compiler.ir.symbolic.index_expr import dynamic_size
 from compiler.ir.text.ir_text import AnyIR
@@ -154,19 +155,14 @@ class Subject:
         graph_passes = [p for p in self.passes if p.ir_type is Graph]
         if way in (Way.LOWERED, Way.TILE):  # neither limited nor recorded
             of_graph = replace(context, rewrite_limit=None, rewrites=[])
-            graph = run_pipeline(self.with_open_sizes(self.ir), graph_passes, of_graph)
+            graph = run_pipeline(self.ir, graph_passes, of_graph)
         else:
-            graph = run_pipeline(self.with_open_sizes(self.ir), graph_passes, context, instruments)
+            graph = run_pipeline(self.ir, graph_passes, context, instruments)
         if way is Way.GRAPH:
             return graph
         program = lower(graph, context.lowered_kernels, context.machine)
         tile_passes = [p for p in self.passes if p.ir_type is not Graph]
         return program if way is Way.LOWERED else run_pipeline(program, tile_passes, context, instruments)
-
-    def with_open_sizes(self, graph: Graph) -> Graph:
-        """Return the graph with its symbols as dynamic sizes."""
-        hint = choose_size_hint(0, SIZE_BUCKETS[0], 0, DEFAULT_SIZE_HINT)
-        return graph.specialize({s: dynamic_size(s, 0, SIZE_BUCKETS[0], hint) for s in graph.symbols})
 
     def run(self, ir: AnyIR, way: Way) -> list[Array]:
         """Run compiled IR on copies of the inputs."""
@@ -251,7 +247,8 @@ def tile_subject(ir: Kernel | Program, passes: Pipeline, target: Target, inputs:
 
 def graph_subject(graph: Graph, passes: Pipeline, target: Target, inputs: Sequence[Array] | None) -> Subject:
     """Return a graph with its results in float64, and the error that PyTorch's arithmetic would make."""
-    sizes = small_symbol_values(graph, TILE_FILLING_SIZE)
+    graph = with_dynamic_sizes(graph)
+    sizes = sizes_of(graph, inputs)
     fixed = graph.specialize(sizes) if sizes else graph
     types: list[TensorType] = [n.type for n in fixed.inputs]
     given = list[Array]()
@@ -265,6 +262,24 @@ def graph_subject(graph: Graph, passes: Pipeline, target: Target, inputs: Sequen
     errors = [relative_error(w, g) for w, g in zip(expected, rounded, strict=True) if w.dtype.kind == "f"]
     allowed = max(tolerance(graph), ACCURACY_FACTOR * max(errors, default=0.0))
     return Subject(graph, passes, target, given, expected, allowed, sizes)
+
+
+def with_dynamic_sizes(graph: Graph) -> Graph:
+    """Return the graph with a dynamic size in place of each symbol that has no range yet."""
+    declared = {s.name for s in dynamic_sizes_of(graph)}
+    hint = choose_size_hint(0, SIZE_BUCKETS[0], 0, DEFAULT_SIZE_HINT)
+    sizes = {s: dynamic_size(s, 0, SIZE_BUCKETS[0], hint) for s in graph.symbols - declared}
+    return graph.specialize(sizes) if sizes else graph
+
+
+def sizes_of(graph: Graph, inputs: Sequence[Array] | None) -> dict[str, int]:
+    """Return the dynamic sizes of a graph for its inputs, or without them sizes in range that leave partial tiles."""
+    if inputs is not None:
+        return bind_symbols(
+            p for n, x in zip(graph.inputs, inputs, strict=True) for p in zip(n.shape, x.shape, strict=True)
+        )
+    ranges, values = dynamic_sizes_of(graph), small_symbol_values(graph, TILE_FILLING_SIZE)
+    return values | {s.name: s.clamp(values[s.name]) for s in ranges}
 
 
 def relative_error(want: Array, got: Array) -> float:

@@ -34,11 +34,15 @@ def test_rows_go_in_groups() -> None:
     )
 
 
-def test_rows_that_no_group_divides_are_one_group() -> None:
+def test_columns_go_in_groups_where_none_divides_the_rows() -> None:
     check_pass(
         "gpu-order",
         before=matmul(20, "parallel %i in 0..20 tile 8 { parallel %j in 0..64 tile 8 {"),
-        after=matmul(20, "parallel %j in 0..64 tile 8 { parallel %i in 0..20 tile 8 {"),
+        after=matmul(
+            20,
+            """parallel %j.group in 0..4 { parallel %i in 0..20 tile 8 {
+               parallel %j in %j.group*16..%j.group*16 + 16 tile 8 {""",
+        ),
         machine=SMALL_CACHE,
         idempotent=False,
     )
@@ -46,3 +50,22 @@ def test_rows_that_no_group_divides_are_one_group() -> None:
 
 def test_operands_that_fit_in_the_cache_need_no_order() -> None:
     check_pass("gpu-order", unchanged=matmul(64, "parallel %i in 0..64 tile 8 { parallel %j in 0..64 tile 8 {"))
+
+
+def test_columns_go_in_groups_where_rows_are_dynamic() -> None:
+    text = LOOPS.replace("kernel @matmul(", "kernel @matmul(size n in 1..4096 hint 64, ").replace("ROWS", "n")
+
+    def nest(outer: str) -> str:
+        return text.replace("OUTER", outer).replace("CLOSE", "}" * outer.count("{"))
+
+    check_pass(
+        "gpu-order",
+        before=nest("parallel %i in 0..n tile 8 { parallel %j in 0..64 tile 8 {"),
+        after=nest(
+            """parallel %j.group in 0..4 { parallel %i in 0..n tile 8 {
+               parallel %j in %j.group*16..%j.group*16 + 16 tile 8 {"""
+        ),
+        remark="%j in groups of 2 blocks",
+        machine=SMALL_CACHE,
+        idempotent=False,
+    )

@@ -74,3 +74,21 @@ def test_a_kernel_that_stores_in_its_reduction_stays() -> None:
         }
       }
       launch @k(%a, %c) }""")  # fmt: skip
+
+
+def dynamic(high: int) -> str:
+    text = program(BEFORE, "", "launch @k(%a, %b, %c)").replace("f32[4, 64]", "f32[n, 64]").replace("f32[4]", "f32[n]")
+    text = (
+        text.replace("0..4 {", "0..n {").replace("@k(in", f"@k(size n in 0..{high} hint 4, in").replace("64", "65536")
+    )
+    return text.replace("program {", f"program {{ size n in 0..{high} hint 4 ", 1)
+
+
+def test_dynamic_sizes_split_where_all_partial_results_fit_the_cache() -> None:
+    split = run_pipeline(parse_program(dynamic(50)), "gpu-split", Context(GPU()))
+    partial = split.buffers["c.parts"].shape
+    assert set(split.kernels) == {"k", "k_parts"}
+    assert isinstance(partial[0], int)
+    assert str(partial[1]) == "n"
+    whole = run_pipeline(parse_program(dynamic(1 << 30)), "gpu-split", Context(GPU()))
+    assert set(whole.kernels) == {"k"}

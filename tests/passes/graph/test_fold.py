@@ -119,3 +119,30 @@ def test_what_no_contraction_reads_is_widened() -> None:
         after="""graph(%x: f32[2, 2]) {
           %f = constant f32[2, 2] [[1, 2], [3, 4]]  %y = add %x, %f  return %y }""",
     )
+
+
+def lookup(positions: str) -> str:
+    return f"graph(%x: f32[9, 4]) {{ {positions} %y = take %x, %p {{dim=0}} return %y }}"
+
+
+def floors(values: str, count: int) -> str:
+    return lookup(f"%c = constant f32[{count}] {values} %f = floor %c %p = cast %f {{dtype=i64}}")
+
+
+@pytest.mark.parametrize(
+    ("values", "count", "positions"),
+    [
+        ("[0.5, 1.5, 2.5]", 3, "%p = iota {size=3}"),
+        ("[8, 6, 4, 2]", 4, "%a = iota {size=4} %b = mul %a, -2 %p = add %b, 8"),
+        (
+            "[1, 1.5, 2, 2.5, 3, 3.5]",
+            6,
+            """%a = iota {size=3} %b = add %a, 1 %c = reshape %b {shape=[3, 1]} %d = expand %c {shape=[3, 2]}
+            %p = reshape %d {shape=[6]}""",
+        ),
+        ("[0, 0, 1, 1, 2]", 5, "%p = constant i64[5] [0, 0, 1, 1, 2]"),
+        ("[0, 2, 3]", 3, "%p = constant i64[3] [0, 2, 3]"),
+    ],
+)
+def test_positions_in_equal_steps_become_functions_of_an_index(values: str, count: int, positions: str) -> None:
+    check_pass("fold", before=floors(values, count), after=lookup(positions))

@@ -48,6 +48,19 @@ def test_broadcast_operands_join() -> None:
     assert kernels(text) == [["mul", "add"]]
 
 
+GATED = """graph(%x: f32[{rows}, 64], %v: f32[64, 256], %w: f32[64, 256]) {{
+  %g = matmul %x, %v  %u = matmul %x, %w  %y = mul %g, %u  return %y }}"""
+
+
+def test_products_of_a_vector_with_two_matrices_are_one_kernel() -> None:
+    assert kernels(GATED.format(rows=1)) == [["matmul", "matmul", "mul"]]
+
+
+def test_products_that_reread_their_matrices_are_separate_kernels() -> None:
+    assert kernels(GATED.format(rows=8)) == [["matmul"], ["matmul", "mul"]]
+    assert "matmul shrinks its operands: materialized" in refusals(GATED.format(rows=8))[0]
+
+
 def test_disabled_fusion_makes_a_kernel_of_every_op() -> None:
     text = "graph(%x: f32[4]) { %s = sigmoid %x  %y = mul %s, %x  return %y }"
     assert kernels(text, "fuse{enabled=false}") == [["sigmoid"], ["mul"]]

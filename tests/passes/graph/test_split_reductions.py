@@ -46,6 +46,21 @@ def test_the_groups_of_a_weight() -> None:
     )
 
 
+def test_groups_of_reduced_floats_are_added_before_rounding() -> None:
+    half = WEIGHT.replace("dtype=f32", "dtype=f16").replace(
+        "%g = mul %f, %s", "%h = cast %s {dtype=f16}  %g = mul %f, %h"
+    )
+    check_pass(
+        "split-reductions",
+        before=f"graph(%x: f16[1, 8]) {{ {half}  {MATRIX}  %y = matmul %x, %w  return %y }}",
+        after=f"""graph(%x: f16[1, 8]) {{
+          %m = reshape %x {{shape=[1, 2, 4]}}  %k = permute %m {{dims=[1, 0, 2]}}
+          {half}  %w = permute %g {{dims=[1, 2, 0]}}  %e = cast %w {{dtype=f32}}
+          %p = matmul %k, %e {{dtype=f32}}  %u = sum %p {{dims=[0]}}  %y = cast %u {{dtype=f16}}  return %y }}""",
+        special=False,
+    )
+
+
 @pytest.mark.parametrize(("batch", "rows"), [(2, 5), (1, 5), (1, 1), (2, 1)])
 def test_a_batch_and_zero_points_of_groups(batch: int, rows: int) -> None:
     zeros = "%n = constant i32[3, 2, 1] [[[1], [2]], [[3], [-4]], [[5], [6]]]"

@@ -104,18 +104,69 @@ def test_a_contraction_in_a_row_of_its_consumer() -> None:
     )
 
 
+MOVES = {
+    "repeated elements": (
+        """kernel @k(in %x: f32[4], out %y: f32[12]) { parallel %i in 0..12 { store %x[%i//3] * 2.0, %y[%i] } }""",
+        """kernel @k(in %x: f32[4], out %y: f32[12]) {
+          parallel %i in 0..4 { parallel %r in 0..3 { store %x[%i] * 2.0, %y[%i*3 + %r] } } }""",
+    ),
+    "a flattened transposition": (
+        """kernel @k(in %x: f32[3, 4, 5, 7], out %y: f32[420]) {
+          parallel %i in 0..420 { store %x[(%i//4)%3, %i%4, (%i//12)%5, %i//60], %y[%i] } }""",
+        """kernel @k(in %x: f32[3, 4, 5, 7], out %y: f32[420]) {
+          parallel %i in 0..7 { parallel %c in 0..5 { parallel %b in 0..3 { parallel %a in 0..4 {
+            store %x[%b, %a, %c, %i], %y[%a + %b*4 + %c*12 + %i*60] } } } } }""",
+    ),
+    "a store": (
+        """kernel @k(in %x: f32[12], out %y: f32[3, 4]) { parallel %i in 0..12 { store %x[%i], %y[%i%3, %i//3] } }""",
+        """kernel @k(in %x: f32[12], out %y: f32[3, 4]) {
+          parallel %i in 0..4 { parallel %r in 0..3 { store %x[%i*3 + %r], %y[%r, %i] } } }""",
+    ),
+    "one of several nests": (
+        """kernel @k(in %x: f32[4], out %y: f32[12]) {
+          parallel %i in 0..3 { store 0.0, %y[%i + 8] }   parallel %i in 0..8 { store %x[%i//2], %y[%i] } }""",
+        """kernel @k(in %x: f32[4], out %y: f32[12]) {
+          parallel %i in 0..3 { store 0.0, %y[%i + 8] }
+          parallel %i in 0..4 { parallel %r in 0..2 { store %x[%i], %y[%i*2 + %r] } } }""",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MOVES)
+def test_without_a_contraction_addresses_become_affine(case: str) -> None:
+    before, after = MOVES[case]
+    check_pass("delinearize", before=before, after=after)
+    check_pass("delinearize{contractions-only=true}", unchanged=before)
+
+
+def test_heads_that_share_keys_become_a_loop() -> None:
+    """A loop around rows has no lanes."""
+    rows = """{{ for %j in 0..5 {{ %s = reduce add %k in 0..4 {{ yield %q[{h}, %k] * %keys[{g}, %j, %k] }} store %s, %y[{h}, %j] }} }}"""
+    head = "kernel @scores(in %q: f32[6, 4], in %keys: f32[2, 5, 4], out %y: f32[6, 5])"
+    check_pass(
+        "delinearize",
+        before=f"{head} {{ parallel %h in 0..6 {rows.format(h='%h', g='%h//3')} }}",
+        after=f"{head} {{ parallel %h in 0..2 {{ parallel %r in 0..3 {rows.format(h='%h*3 + %r', g='%h')} }} }}",
+        remark="%h split by 3",
+    )
+
+
 STAY = {
     "neighbours of the innermost loop": """kernel @k(in %x: f32[3, 2], in %w: f32[2, 9], out %y: f32[9]) {
         parallel %i in 0..9 { %s = reduce add %k in 0..2 { yield %x[%i//3, %k] * %w[%k, %i] } store %s, %y[%i] } }""",
-    "no contraction": """kernel @k(in %x: f32[4, 2], out %y: f32[8]) {
-        parallel %i in 0..8 { store %x[%i//2, %i%2], %y[%i] } }""",
+    "contiguous memory": """kernel @k(in %x: f32[4, 2], out %y: f32[8]) {
+        parallel %i in 0..8 { store %x[%i//2, %i%2] * 2.0, %y[%i] } }""",
+    "a divisor that does not divide the extent": """kernel @k(in %x: f32[4], out %y: f32[7]) {
+        parallel %i in 0..7 { store %x[%i//2], %y[%i] } }""",
+    "a guard on the remainder": """kernel @k(in %x: f32[4], out %y: f32[8]) {
+        parallel %i in 0..8 { store where(index(%i%2) < 1, %x[%i//2], 0.0), %y[%i] } }""",
     "serial loops": ROWS.replace("parallel", "for"),
     "two divisors": """kernel @k(in %x: f32[2, 3], in %w: f32[2], out %y: f32[12]) {
         parallel %i in 0..12 { %s = reduce add %k in 0..2 { yield %x[%i%2, %i%3] * %w[%k] } store %s, %y[%i] } }""",
     "a loop that starts elsewhere": """kernel @k(in %x: f32[4, 2, 3], in %w: f32[3], out %y: f32[8]) {
         parallel %i in 2..8 { %s = reduce add %k in 0..3 { yield %x[%i//2, %i%2, %k] * %w[%k] } store %s, %y[%i] } }""",
-    "steps of two": """kernel @k(in %x: f32[4], in %w: f32[3], out %y: f32[8]) {
-        parallel %i in 0..8 { %s = reduce add %k in 0..3 { yield %x[(2*%i + 1)%4] * %w[%k] } store %s, %y[%i] } }""",
+    "steps of two": """kernel @k(in %x: f32[5], in %w: f32[3], out %y: f32[8]) {
+        parallel %i in 0..8 { %s = reduce add %k in 0..3 { yield %x[(2*%i + 1)%5] * %w[%k] } store %s, %y[%i] } }""",
 }
 
 

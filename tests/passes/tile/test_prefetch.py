@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from compiler.cost.machine import Machine
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.text.tile_printer import print_kernel
@@ -142,20 +144,26 @@ def test_nor_those_of_a_kernel_that_runs_once() -> None:
     check_pass("prefetch{distance=128}", before=before, after=after, machine=machine, idempotent=False)
 
 
-def test_a_step_of_sums_in_groups_fetches_all_rows_of_a_group() -> None:
-    """Eight weights share a word, so that a group of 32 reads four rows of words."""
-    kernel = """kernel @groups(in %x: f32[4096], const %w: i32[128, 960, 4]{1/96, 0, 2, 1%96}, const %s: f32[128], out %y: f32[960]) {
-      parallel %j in 0..960 tile 96 lanes 16 {
-        %a = reduce add %g in 0..128 {
-          %p = reduce add %k in 0..32 unroll 8 { yield %x[%g*32 + %k] * cast<f32>(%w[%g, %j, %k//8] >> cast<i32>(index(%k%8)) & 15) }
-          yield %p * %s[%g]
-        }
-        store %a, %y[%j]
-      } }"""
-    text = print_kernel(run_pipeline(parse_kernel(kernel), "prefetch"))
-    lines = [f"prefetch %w[%g + 10, %j, {word}]" for word in range(4)]
-    assert [line.strip() for line in text.splitlines() if "prefetch" in line] == lines
-    assert text.index(lines[-1]) < text.index("%k in 0..32")
+GROUPS = """kernel @groups(in %x: f32[4096], const %w: i32[128, 960, 4]{{1/96, 0, 2, 1%96}}, const %s: f32[128], out %y: f32[960]) {{
+  parallel %j in 0..960 tile 96 lanes 16 {{
+    %a = reduce add %g in 0..128 {{
+      %p = reduce add %k in 0..32{unroll} {{
+        {prefetch}yield %x[%g*32 + %k] * cast<f32>(%w[%g, %j, %k//8] >> cast<i32>(index(%k%8)) & 15) }}
+      yield %p * %s[%g]
+    }}
+    store %a, %y[%j]
+  }} }}"""
+"""Eight weights share a word, so that a group of 32 reads four rows of words."""
+
+
+def test_sums_in_groups_fetch_the_row_of_another_group_in_each_unrolled_step() -> None:
+    unrolled = partial(GROUPS.format, unroll=" unroll 8")
+    after = unrolled(prefetch="prefetch %w[%g + 10, %j, %k//8]  ")
+    check_pass("prefetch", before=unrolled(prefetch=""), after=after, idempotent=False)
+
+
+def test_steps_that_share_a_row_fetch_nothing_unless_they_are_unrolled() -> None:
+    check_pass("prefetch", unchanged=GROUPS.format(unroll="", prefetch=""))
 
 
 def test_a_sum_whose_terms_are_lanes_has_no_panel() -> None:

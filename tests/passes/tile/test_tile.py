@@ -312,3 +312,27 @@ def test_rows_of_an_image(channels: int, taps: int, first: str, rows: int) -> No
         after=pixels(channels, taps, first, f" tile {rows}", " tile 32"),
         remark=f"{rows} rows x 32 columns in 16 lanes for %s",
     )
+
+
+SCORES = """kernel @scores(in %q: f32[{heads}, 64], in %keys: f32[{keys}, 64], out %y: f32[{heads}, {keys}]) {{
+  parallel %h in 0..{heads}{tile} {{
+    for %j in 0..{keys} {{
+      %s = reduce add %k in 0..64 tile 64 lanes 16 {{ yield %q[%h, %k] * %keys[%j, %k] }}
+      store %s, %y[%h, %j]
+    }}
+  }} }}"""
+"""Heads that share keys, with lanes along the sum."""
+
+
+def test_rows_of_sums_over_lanes_share_what_they_read() -> None:
+    check_pass(
+        "tile",
+        before=SCORES.format(heads=3, keys=512, tile=""),
+        after=SCORES.format(heads=3, keys=512, tile=" tile 3"),
+        remark="3 rows of %h share what %s reads",
+    )
+
+
+@pytest.mark.parametrize(("heads", "keys"), [(5, 512), (3, 64)])
+def test_rows_share_nothing_if_no_tile_divides_them_or_the_cache_holds_it(heads: int, keys: int) -> None:
+    check_pass("tile", unchanged=SCORES.format(heads=heads, keys=keys, tile=""))

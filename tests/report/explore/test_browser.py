@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.browser import console_errors, missing_browser, opened_page
+from tests.report.explore.browser import click, press, texts
 
 pytestmark = pytest.mark.skipif(bool(missing_browser()), reason=f"no browser: {missing_browser()} is missing")
 
@@ -26,21 +27,9 @@ def no_errors(page: Any) -> Iterator[None]:
     assert console_errors(page) == ""
 
 
-def texts(page: Any, selector: str) -> list[str]:
-    return page.execute_script(
-        "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector
-    )  # type: ignore[no-any-return]  # what the script returns
-
-
-def press(page: Any, *keys: str) -> None:
-    for key in keys:
-        page.execute_script(
-            "document.dispatchEvent(new KeyboardEvent('keydown', {key: arguments[0], bubbles: true}))", key
-        )
-
-
-def click(page: Any, selector: str, number: int = 0) -> None:
-    page.execute_script("document.querySelectorAll(arguments[0])[arguments[1]].click()", selector, number)
+def show_imported_graph(page: Any) -> None:
+    """Go to the first step, where no pass has joined nodes."""
+    press(page, "g", *["ArrowUp"] * 30)
 
 
 def test_ways_stand_side_by_side(page: Any) -> None:
@@ -53,7 +42,7 @@ def test_ways_stand_side_by_side(page: Any) -> None:
 
 
 def test_keys_step_through_passes(page: Any) -> None:
-    press(page, "g", *["ArrowUp"] * 30)
+    show_imported_graph(page)
     assert texts(page, ".view:first-child .step.active") == ["imported"]
     title = ".view:first-child .pane:nth-child(3) .title"
     assert texts(page, title) == ["Graph IR at first"]
@@ -64,7 +53,8 @@ def test_keys_step_through_passes(page: Any) -> None:
 
 
 def test_keys_step_through_rewrites(page: Any) -> None:
-    press(page, "g", *["ArrowUp"] * 30, "ArrowRight")
+    show_imported_graph(page)
+    press(page, "ArrowRight")
     title = ".view:first-child .pane:nth-child(3) .title"
     assert re.match(r"Graph IR after \w+, rewrite 1 of ", texts(page, title)[0])
     assert texts(page, ".view:first-child .step.active")[0].startswith("1. ")
@@ -99,6 +89,7 @@ def test_a_source_line_selects_its_kernel(page: Any) -> None:
 
 
 def test_search_finds_modules(page: Any) -> None:
+    show_imported_graph(page)
     page.execute_script(
         "const i = document.querySelector('#search input'); i.value = 'module blocks.1.linear';"
         "i.dispatchEvent(new Event('input')); i.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'}))"

@@ -64,7 +64,7 @@ def test_steps_lead_to_what_was_compiled(page: dict[str, Any], compiled: compile
     assert {k["name"] for k in way["kernels"]} == set(scheduled.kernels)
     for k in way["kernels"]:
         assert final_text(k["tile"]) == print_kernel(scheduled.kernels[k["name"]])
-        assert k["code"]["llvm"] in compiled.print_ir("llvm")
+        assert k["code"]["llvm"]["text"] in compiled.print_ir("llvm")
     text = final_text(way["graph"])
     assert text.count("= fused ") == sum(n.op.name == "fused" for n in compiled.stages.fused.nodes)
     assert "fuse" in [s["name"] for s in way["graph"]["steps"]]
@@ -161,7 +161,7 @@ def test_ways_share_origins(compared_ways: Path) -> None:
     covered = [{o for k in w["kernels"] for o in k["origins"]} for w in page["ways"]]
     assert covered[0] == covered[1] == covered[2] == set(range(len(page["origins"])))
     gpu = page["ways"][2]
-    assert all(list(k["code"]) == ["triton"] and "@triton.jit" in k["code"]["triton"] for k in gpu["kernels"])
+    assert all(list(k["code"]) == ["triton"] and "@triton.jit" in k["code"]["triton"]["text"] for k in gpu["kernels"])
     assert gpu["seconds"] is None
     assert gpu["ceilings"] is None
 
