@@ -413,29 +413,24 @@ class KernelEmitter:
             return [self._select(m, new, old, ty, lanes) for m, new, old in zip(masks, sums, values, strict=True)]
 
         result_axes = tuple(a for a in axes if a not in reduced)
-        keys = list(dict.fromkeys(tuple(coord[a] for a in result_axes) for coord in coords))
+        partials = {tuple(coord[a] for a in result_axes): list[str]() for coord in coords}
 
         def combine(inner: ExprEmitter) -> list[str]:
-            partials = {key: list[str]() for key in keys}
-            finals = nest(stmt.ranges, inner, [start] * len(coords))
-            for coord, value in zip(coords, finals, strict=True):
-                active = reduced_lane.active_lanes(coord[reduced_lane.var]) if reduced_lane else lanes
-                if active != lanes:
+            for coord, value in zip(coords, nest(stmt.ranges, inner, [start] * len(coords)), strict=True):
+                if reduced_lane and (active := reduced_lane.active_lanes(coord[reduced_lane.var])) != lanes:
                     value = self._select(first_lanes_mask(active, lanes), value, start, ty, lanes)
                 partials[tuple(coord[a] for a in result_axes)].append(value)
             totals = [combine_pairwise(self.b, stmt.op, dtype, values, lanes) for values in partials.values()]
             return [reduce_lanes(self.b, stmt.op, dtype, t, lanes) if reduced_lane else t for t in totals]
 
-        extent = stmt.ranges[0].extent
-        if reduced_lane and not isinstance(extent, int):  # lanes of an empty part are not worth combining
-            count = ev.emit_resolved_index(ev.scope.resolve(extent), {}, None)
-            inner = ExprEmitter(self.b, ev.scope.inner(), _pointer_memo(ev))
-            empty = [(llvm_type(dtype), identity)] * len(keys)
-            totals = self.b.conditional(self.b.emit(f"icmp sgt i64 {count}, 0"), empty, lambda: combine(inner))
-        else:
+        extent, inner = stmt.ranges[0].extent, ExprEmitter(self.b, ev.scope.inner(), _pointer_memo(ev))
+        if not reduced_lane or isinstance(extent, int):
             totals = combine(ev)
-        elements = dict(zip(keys, totals, strict=True))
-        ev.scope.values[stmt.name] = BoundValue(dtype, result_axes, elements)
+        else:  # lanes of an empty part are not worth combining
+            has_terms = self.b.emit(f"icmp sgt i64 {ev.emit_resolved_index(ev.scope.resolve(extent), {}, None)}, 0")
+            empty = [(llvm_type(dtype), identity)] * len(partials)
+            totals = self.b.conditional(has_terms, empty, lambda: combine(inner))
+        ev.scope.values[stmt.name] = BoundValue(dtype, result_axes, dict(zip(partials, totals, strict=True)))
 
     def with_accumulators(self, stmt: Reduce, probe: CodegenScope) -> Reduce:
         """Tile the last range so that about `accumulators` independent partial results exist.
