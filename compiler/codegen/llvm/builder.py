@@ -176,6 +176,21 @@ class IRBuilder:
             for (ty, init), new in zip(carried, results, strict=True)
         ]
 
+    def conditional(
+        self, condition: str, otherwise: Sequence[tuple[str, str]], body: Callable[[], list[str]]
+    ) -> list[str]:
+        """Emit `body` where `condition` holds; return its values, or those of `otherwise`, pairs of type and value."""
+        then, done = self.fresh_name("then")[1:], self.fresh_name("done")[1:]
+        before, available = self.label, dict(self.available_values)
+        self.emit_void(f"br i1 {condition}, label %{then}, label %{done}")
+        self.block(then)
+        results, after = body(), self.label
+        self.emit_void(f"br label %{done}")
+        self.block(done)
+        self.available_values = available
+        values = zip(otherwise, results, strict=True)
+        return [self.emit(f"phi {t} [ {v}, %{before} ], [ {r}, %{after} ]") for (t, v), r in values]
+
     def do_while(
         self, carried: Sequence[tuple[str, str]], body: Callable[[list[str]], tuple[str, list[str]]]
     ) -> list[str]:

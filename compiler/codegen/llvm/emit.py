@@ -412,19 +412,25 @@ class KernelEmitter:
             masks = [inner.lane_mask(None, c, lanes) or "" for c in coords]
             return [self._select(m, new, old, ty, lanes) for m, new, old in zip(masks, sums, values, strict=True)]
 
-        finals = nest(stmt.ranges, ev, [start] * len(coords))
         result_axes = tuple(a for a in axes if a not in reduced)
-        partials: dict[tuple[int, ...], list[str]] = {}
-        for coord, value in zip(coords, finals, strict=True):
-            active = reduced_lane.active_lanes(coord[reduced_lane.var]) if reduced_lane else lanes
-            if active != lanes:
-                value = self._select(first_lanes_mask(active, lanes), value, start, ty, lanes)
-            partials.setdefault(tuple(coord[a] for a in result_axes), []).append(value)
-        elements = {}
-        for key, values in partials.items():
-            total = combine_pairwise(self.b, stmt.op, dtype, values, lanes)
-            elements[key] = reduce_lanes(self.b, stmt.op, dtype, total, lanes) if reduced_lane else total
-        ev.scope.values[stmt.name] = BoundValue(dtype, result_axes, elements)
+        partials = {tuple(coord[a] for a in result_axes): list[str]() for coord in coords}
+
+        def combine(inner: ExprEmitter) -> list[str]:
+            for coord, value in zip(coords, nest(stmt.ranges, inner, [start] * len(coords)), strict=True):
+                if reduced_lane and (active := reduced_lane.active_lanes(coord[reduced_lane.var])) != lanes:
+                    value = self._select(first_lanes_mask(active, lanes), value, start, ty, lanes)
+                partials[tuple(coord[a] for a in result_axes)].append(value)
+            totals = [combine_pairwise(self.b, stmt.op, dtype, values, lanes) for values in partials.values()]
+            return [reduce_lanes(self.b, stmt.op, dtype, t, lanes) if reduced_lane else t for t in totals]
+
+        extent, inner = stmt.ranges[0].extent, ExprEmitter(self.b, ev.scope.inner(), _pointer_memo(ev))
+        if not reduced_lane or isinstance(extent, int):
+            totals = combine(ev)
+        else:  # lanes of an empty part are not worth combining
+            has_terms = self.b.emit(f"icmp sgt i64 {ev.emit_resolved_index(ev.scope.resolve(extent), {}, None)}, 0")
+            empty = [(llvm_type(dtype), identity)] * len(partials)
+            totals = self.b.conditional(has_terms, empty, lambda: combine(inner))
+        ev.scope.values[stmt.name] = BoundValue(dtype, result_axes, dict(zip(partials, totals, strict=True)))
 
     def with_accumulators(self, stmt: Reduce, probe: CodegenScope) -> Reduce:
         """Tile the last range so that about `accumulators` independent partial results exist.

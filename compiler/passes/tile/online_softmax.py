@@ -113,21 +113,37 @@ class OnlineSoftmaxBuilder:
     def row_block_body(self, rows: Range, size: int, bounds: Bounds) -> Block:
         """Build a block of at most `size` rows: state, its initialization, column blocks, and results."""
         self.row_index, self.row_range = var(rows.var) - rows.lo, rows
-        full_blocks, last_row = self.row.extent // self.column_block, rows.hi - 1
-        remainder = self.row.extent - full_blocks * self.column_block
-        column_loops = [
-            self.column_block_loop(0, self.visible_blocks(last_row, full_blocks, bounds), self.column_block)
-        ]
-        end = self.visible_blocks(last_row, ceildiv(self.row.extent, self.column_block), bounds)
+        return (
+            *self.state_buffers(size),
+            *self.initialize_state(rows.extent),
+            *self.column_loops(rows.hi - 1, bounds),
+            self.finalize(),
+        )
+
+    def column_loops(self, last_row: Dim, bounds: Bounds) -> Block:
+        """Build the loops over full column blocks and over the remainder.
+
+        They are one loop for dynamic lengths, whose code is long.  Causal blocks are short, so full ones keep a loop of their own.
+        """
+        columns, block = self.row.extent, self.column_block
+        full_blocks, all_blocks = columns // block, ceildiv(columns, block)
+        if not isinstance(columns, int) and self.causal_limit is None:
+            return (self.column_block_loop(0, all_blocks, minimum(block, columns - self.column_start)),)
+        loops = [self.column_block_loop(0, self.visible_blocks(last_row, full_blocks, bounds), block)]
+        end = self.visible_blocks(last_row, all_blocks, bounds)
         bounds_beyond = interval(end - full_blocks, bounds)
-        if remainder != 0 and (bounds_beyond is None or bounds_beyond[1] > 0):
-            column_loops.append(self.column_block_loop(full_blocks, end, remainder))
-        return (*self.state_buffers(size), *self.initialize_state(rows.extent), *column_loops, self.finalize())
+        if columns % block != 0 and (bounds_beyond is None or bounds_beyond[1] > 0):
+            loops.append(self.column_block_loop(full_blocks, end, columns - full_blocks * block))
+        return tuple(loops)
+
+    @property
+    def column_start(self) -> Dim:
+        """The first column of a block."""
+        return var(self.column_block_var) * self.column_block
 
     def column_block_loop(self, first: Dim, end: Dim, extent: Dim) -> For:
         """Build the loop over column blocks first..end-1 of `extent` columns each."""
-        start = var(self.column_block_var) * self.column_block
-        return For(Range(self.column_block_var, first, end), (self.update_state(start, extent),))
+        return For(Range(self.column_block_var, first, end), (self.update_state(self.column_start, extent),))
 
     def visible_blocks(self, last_row: Dim, blocks: Dim, bounds: Bounds) -> Dim:
         """Return how many of the column `blocks` a row block that ends with `last_row` sees."""

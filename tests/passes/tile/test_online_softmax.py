@@ -228,46 +228,30 @@ def test_rows_of_open_length() -> None:
         store 0.0, %a.sum[%init_1, %j]
       }
     }
-    for %r.block in 0..n//4 {
+    for %r.block in 0..(n + 3)//4 {
       for %i in %i.block*8..%i.block*8 + min(-%i.block*8 + n, 8) {
-        %m = reduce max %r in %r.block*4..%r.block*4 + 4 { yield %s[%i, %r] }
+        %m = reduce max %r in %r.block*4..min(4, n - %r.block*4) + %r.block*4 { yield %s[%i, %r] }
         %old = %max[%i - %i.block*8]
         %new = max(%old, %m)
         %weight = where(%old == %new, 1.0, exp(%old - %new))
         %shift = where(%new == -inf, 0.0, %new)
-        %t = reduce add %r_1 in %r.block*4..%r.block*4 + 4 { yield exp(%s[%i, %r_1] - %shift) }
+        %t = reduce add %r_1 in %r.block*4..min(4, n - %r.block*4) + %r.block*4 { yield exp(%s[%i, %r_1] - %shift) }
         store fma(%t.sum[%i - %i.block*8], %weight, %t), %t.sum[%i - %i.block*8]
         for %j_1 in 0..3 {
-          %a = reduce add %r_2 in %r.block*4..%r.block*4 + 4 { yield exp(%s[%i, %r_2] - %shift) * %v[%r_2, %j_1] }
+          %a = reduce add %r_2 in %r.block*4..min(4, n - %r.block*4) + %r.block*4 {
+            yield exp(%s[%i, %r_2] - %shift) * %v[%r_2, %j_1]
+          }
           store fma(%a.sum[%i - %i.block*8, %j_1], %weight, %a), %a.sum[%i - %i.block*8, %j_1]
         }
         store %new, %max[%i - %i.block*8]
       }
     }
-    for %r.block_1 in n//4..(n + 3)//4 {
-      for %i_1 in %i.block*8..%i.block*8 + min(-%i.block*8 + n, 8) {
-        %m_1 = reduce max %r_3 in %r.block_1*4..n - (n//4)*4 + %r.block_1*4 { yield %s[%i_1, %r_3] }
-        %old_1 = %max[-%i.block*8 + %i_1]
-        %new_1 = max(%old_1, %m_1)
-        %weight_1 = where(%old_1 == %new_1, 1.0, exp(%old_1 - %new_1))
-        %shift_1 = where(%new_1 == -inf, 0.0, %new_1)
-        %t_1 = reduce add %r_4 in %r.block_1*4..n - (n//4)*4 + %r.block_1*4 { yield exp(%s[%i_1, %r_4] - %shift_1) }
-        store fma(%t.sum[-%i.block*8 + %i_1], %weight_1, %t_1), %t.sum[-%i.block*8 + %i_1]
-        for %j_2 in 0..3 {
-          %a_1 = reduce add %r_5 in %r.block_1*4..n - (n//4)*4 + %r.block_1*4 {
-            yield exp(%s[%i_1, %r_5] - %shift_1) * %v[%r_5, %j_2]
-          }
-          store fma(%a.sum[-%i.block*8 + %i_1, %j_2], %weight_1, %a_1), %a.sum[-%i.block*8 + %i_1, %j_2]
-        }
-        store %new_1, %max[-%i.block*8 + %i_1]
-      }
-    }
-    for %i_2 in %i.block*8..%i.block*8 + min(-%i.block*8 + n, 8) {
-      %m_2 = %max[-%i.block*8 + %i_2]
-      %t_2 = %t.sum[-%i.block*8 + %i_2]
-      for %j_3 in 0..3 {
-        %a_2 = %a.sum[-%i.block*8 + %i_2, %j_3]
-        store %a_2 / %t_2, %y[%i_2, %j_3]
+    for %i_1 in %i.block*8..%i.block*8 + min(-%i.block*8 + n, 8) {
+      %m_1 = %max[-%i.block*8 + %i_1]
+      %t_1 = %t.sum[-%i.block*8 + %i_1]
+      for %j_2 in 0..3 {
+        %a_1 = %a.sum[-%i.block*8 + %i_1, %j_2]
+        store %a_1 / %t_1, %y[%i_1, %j_2]
       }
     }
   }
