@@ -34,9 +34,9 @@ def export_module(
     """
     _check_arguments(module, args, kwargs)
     with compile_lock, torch.no_grad(), _packed_sequences_refused(module), _autocast_recorded(module):
-        args, kwargs = _as_distinct_tensors(module, (tuple(args), dict(kwargs)))
+        examples = _as_distinct_tensors(module, (tuple(args), dict(kwargs)))
         try:
-            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+            return torch.export.export(module, *examples, dynamic_shapes=dynamic_shapes)
         except TilewrightError:
             raise
         except Exception as error:
