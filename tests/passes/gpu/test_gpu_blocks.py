@@ -106,9 +106,9 @@ def test_contractions_are_blocks_already() -> None:
 def test_loops_that_bounds_depend_on_stay() -> None:
     """Parts of a row: one block cannot have reductions with different bounds."""
     check_tiles(
-        """kernel @parts(in %x: f32[768], out %y: f32[768]) WARPS {
+        """kernel @parts(in %x: f32[1536], out %y: f32[768]) WARPS {
           parallel %part in 0..768 {
-            %s = reduce add %r in %part..%part + 1 { yield %x[%r] }
+            %s = reduce add %r in 2*%part..2*%part + 2 { yield %x[%r] }
             store %s, %y[%part]
           }
         }"""
