@@ -105,7 +105,8 @@ def find_update(program: Program, launch: Launch) -> Update | None:
     kernel = program.kernels[launch.kernel]
     buffers = {p.name: (p, a) for p, a in zip(kernel.params, launch.arguments, strict=True)}
     for k, stmt in enumerate(kernel.body):
-        if copied := _copied_buffers(stmt):
+        copied = _copied_buffers(stmt)
+        if copied and all(name in buffers for name in copied):  # the others are local
             (old, source), (new, target) = (buffers[name] for name in copied)
             rest = (*kernel.body[:k], *kernel.body[k + 1 :])
             is_first = not _accesses(kernel.body[:k], new.name) and bool(_accesses(kernel.body[k + 1 :], new.name))

@@ -68,6 +68,17 @@ def test_copies_that_stay(reason: str) -> None:
     check_pass("update-in-place", unchanged=KEEP[reason], remark=reason)
 
 
+def test_a_copy_between_local_buffers_is_no_update() -> None:
+    kernel = """kernel @k(in %x: f32[4], out %y: f32[4]) {
+      local %a: f32[4]  local %b: f32[4]
+      for %i in 0..4 { store %x[%i] * 2.0, %a[%i] }
+      for %i in 0..4 { store %a[%i], %b[%i] }
+      for %i in 0..4 { store %a[%i] + %b[%i], %y[%i] } }"""
+    check_pass(
+        "update-in-place", unchanged=f"program {{ input %x: f32[4]  output %y: f32[4] {kernel} launch @k(%x, %y) }}"
+    )
+
+
 class Cache(nn.Module):
     """Writes a row of a buffer and returns sums of all rows."""
 
