@@ -66,6 +66,9 @@ class CacheOperand(TilePass):
             return None
         others = [b for b in table.all if b.stmt is a.stmt and not b.is_store and b is not a]
         lane = strided_loops[-1]
+        lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
+        if dim_hint(lane.extent, 0) < lanes <= dim_hint(s.ranges[-1].extent, 0):
+            return None  # lanes run along the reduction, where the operand is contiguous
         if any(table.depends_on(b, lane.var) or table.roles[b.buffer] == "const" for b in others):
             return None  # the other operand varies across lanes too
         if loops == enclosing_loops and any(self.are_others_contiguous(table, a, others, r) for r in loops):

@@ -101,3 +101,13 @@ def test_operands_that_stay(case: str) -> None:
 
 def test_a_copy_has_a_greatest_size() -> None:
     check_pass("cache-operand{max-elements=29}", unchanged=SCALARS)
+
+
+def test_few_columns_leave_lanes_to_a_long_reduction() -> None:
+    few = """kernel @k(in %x: f32[512, 64], in %w: f32[3, 64], out %y: f32[512, 3]) {
+      for %i in 0..512 { for %j in 0..3 {
+        %s = reduce add %r in 0..64 { yield %x[%i, %r] * %w[%j, %r] }
+        store %s, %y[%i, %j]
+      } }
+    }"""
+    check_pass("cache-operand", unchanged=few)
