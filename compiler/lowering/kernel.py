@@ -296,9 +296,11 @@ class KernelLowering:
             if test is False:
                 continue
             position = tuple(fixed_by_guards(d, read.guards) for d in read.position)
-            is_bounded = not any(variables(g.index) & position_variables(position) for g in read.guards)
-            inner = mask if test is True or is_bounded else test if mask is None else mask & test
-            value = self.element(node.operands[read.operand], position, inner)
+            operand = node.operands[read.operand]
+            inner = mask
+            if test is not True and not is_always_inside(position, operand.shape, read.guards):
+                inner = test if mask is None else mask & test
+            value = self.element(operand, position, inner)
             result = value if test is True or result is None else where(test, value, result)
         if result is None:
             raise LoweringError(f"no operand of {node} covers index {index}")
@@ -452,6 +454,14 @@ def fixed_by_guards(d: Dim, guards: Sequence[Guard]) -> Dim:
     """Return the only value that an index has where `guards` hold, or `d`: the element of a row that has no other."""
     values = (g.low + shift for g in guards if g.high - g.low == 1 and isinstance(shift := d - g.index, int))
     return next(values, d)
+
+
+def is_always_inside(position: Position, shape: Sequence[Dim], guards: Sequence[Guard]) -> bool:
+    """Return True if `position` is inside an operand whether `guards`, which fixed some of its indices, hold or not."""
+    used = position_variables(position)
+    are_fixed = all(g.high - g.low == 1 and variables(g.index) and not variables(g.index) & used for g in guards)
+    constants = ((d, e) for d, e in zip(position, shape, strict=True) if isinstance(d, int))
+    return are_fixed and all(isinstance(e, int) and d in range(e) for d, e in constants)
 
 
 def upcast(e: Expr) -> Expr:

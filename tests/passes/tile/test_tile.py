@@ -165,14 +165,19 @@ def turning(columns: int, i: str, j: str) -> str:
       parallel %j in 0..40{j} lanes 8 {{ parallel %i in 0..{columns}{i} {{ store %x[%i, %j], %y[%j, %i] }} }} }}"""
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(4, " tile 4"), (8, " tile 8"), (30, " tile 8"), (3, "")])
+@pytest.mark.parametrize(("columns", "rows"), [(4, " tile 4"), (8, " tile 8"), (30, " tile 8"), (3, " tile 3")])
 def test_loops_that_walk_memory_across_the_lanes_are_turned_in_blocks(columns: int, rows: str) -> None:
     check_pass(
         "tile",
         before=turning(columns, "", " tile 8"),
-        after=turning(columns, rows, " tile 8" if rows else " tile 32"),
-        remark=f"%y: {rows[-1:]} %i blocks transposed in registers" if rows else None,
+        after=turning(columns, rows, " tile 8"),
+        remark=f"%y: {rows[-1:]} %i blocks transposed in registers",
     )
+
+
+def test_three_columns_of_a_longer_row_are_no_block() -> None:
+    before = turning(3, "", " tile 8").replace("f32[40, 3]", "f32[40, 5]")
+    check_pass("tile", before=before, after=before.replace(" tile 8", " tile 32"))
 
 
 def interleaved(i: str, b: str, j: str) -> str:
