@@ -61,6 +61,7 @@ class Tile(TilePass):
                 self.choose_common_width(group, sizes, machine, context)
         for s in contractions:
             self.tile_shared_rows(table, s, sizes, context)
+            self.tile_block_of_sums(table, s, sizes, context)
         for v, (r, stmt, around) in table.loops.items():
             if r.lanes and v not in sizes:
                 shared = [o for o in (r, *around) if getattr(table.loops[o.var][1], "parallel", False)]
@@ -126,6 +127,26 @@ class Tile(TilePass):
         rows = max((n for n in range(2, most + 1) if row.extent % n == 0), default=1)
         if rows > 1 and context.may_apply(self, f"{rows} rows of %{row.var} share what %{s.name} reads"):
             sizes[row.var] = rows
+
+    def tile_block_of_sums(self, table: Accesses, s: Reduce, sizes: dict[str, int], context: Context) -> None:
+        """Tile the two loops around a sum over lanes where each rereads an operand that the other one walks.
+
+        for %j { for %h { reduce %k lanes 16 { keys[%j, %k] * q[%h, %k] } } }  ->  for %j tile 4 { for %h tile 3 { ...
+        """
+        lane = s.ranges[-1]
+        loops = table.loops[lane.var][2][-2:]
+        if not lane.lanes or len(loops) < 2 or len(tile.stmt_body(table.loops[loops[0].var][1])) > 1:
+            return
+        if any(r.var in sizes or not table.is_parallel(r.var) or not isinstance(r.extent, int) for r in loops):
+            return
+        loads = [a for a in table.all if a.stmt is s and not a.is_store]
+        walked = [{r for r in loops if table.depends_on(a, r.var)} for a in loads]
+        if not all({r} in walked for r in loops):
+            return
+        block = {r.var: max(n for n in range(1, self.registers + 1) if dim_hint(r.extent) % n == 0) for r in loops}
+        message = f"{' x '.join(f'{n} %{v}' for v, n in block.items())} sums of %{s.name} share what they read"
+        if min(block.values()) > 1 and context.may_apply(self, message):
+            sizes |= {**block, lane.var: lane.lanes}  # sums of the block hide each other's latency
 
     def lane_tile(self, r: Range, stmt: Stmt, max_buffers: int, registers: int, threads: int) -> int:
         """Return the tile of a lane loop without contraction; bindings and local buffers limit it.

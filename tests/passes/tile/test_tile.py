@@ -338,6 +338,17 @@ def test_rows_of_sums_over_lanes_share_what_they_read() -> None:
     )
 
 
-@pytest.mark.parametrize(("heads", "keys"), [(5, 512), (3, 64)])
+def test_blocks_of_sums_over_lanes_share_what_they_read() -> None:
+    """One sum of a block needs no second accumulator; operands that fit the first-level cache are shared in registers."""
+    tiled = SCORES.replace("for %j in 0..{keys}", "for %j in 0..{keys} tile 4").replace("0..64 tile 64", "0..64 tile 16")
+    check_pass(
+        "tile",
+        before=SCORES.format(heads=3, keys=64, tile=""),
+        after=tiled.format(heads=3, keys=64, tile=" tile 3"),
+        remark="3 %h x 4 %j sums of %s share what they read",
+    )
+
+
+@pytest.mark.parametrize(("heads", "keys"), [(5, 512), (3, 61), (1, 64)])
 def test_rows_share_nothing_if_no_tile_divides_them_or_the_cache_holds_it(heads: int, keys: int) -> None:
     check_pass("tile", unchanged=SCORES.format(heads=heads, keys=keys, tile=""))
