@@ -340,7 +340,9 @@ def test_rows_of_sums_over_lanes_share_what_they_read() -> None:
 
 def test_blocks_of_sums_over_lanes_share_what_they_read() -> None:
     """One sum of a block needs no second accumulator; operands that fit the first-level cache are shared in registers."""
-    tiled = SCORES.replace("for %j in 0..{keys}", "for %j in 0..{keys} tile 4").replace("0..64 tile 64", "0..64 tile 16")
+    tiled = SCORES.replace("for %j in 0..{keys}", "for %j in 0..{keys} tile 4").replace(
+        "0..64 tile 64", "0..64 tile 16"
+    )
     check_pass(
         "tile",
         before=SCORES.format(heads=3, keys=64, tile=""),
