@@ -58,7 +58,10 @@ def tensor_box(index: tuple[Dim, ...], type_: TensorType, loops: Sequence[Range]
 
 
 def box_side(d: Dim, size: Dim, tiled: dict[str, Range]) -> tuple[str, Dim] | None:
-    """Return the tiled loop that an index counts ("" for none) and what else it adds; None if a tile is no interval in the tensor."""
+    """Return the tiled loop of an index ("" for none) and the rest of the index.
+
+    None if a tile is no interval of the tensor.
+    """
     names = variables(d) & tiled.keys()
     if not names:
         return "", d

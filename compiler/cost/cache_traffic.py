@@ -23,7 +23,10 @@ from compiler.ir.tile.kernel import Block, Range, stmt_body, stmt_ranges
 
 @dataclass(frozen=True)
 class Level:
-    """A cache of so many `lines`, and the further cycles of a line that is not in it; `is_first` for the one next to the core."""
+    """A cache of so many `lines`, and the further cycles of a line that is not in it.
+
+    `is_first` holds for the one next to the core.
+    """
 
     lines: float
     miss_cycles: float

@@ -144,7 +144,7 @@ def plain_code(kernel: Kernel, stage: str, target: object) -> str:
         return emit_triton(kernel)
     module = emit_kernel(kernel, target)  # type: ignore[arg-type]  # a CPU target
     assert "!dbg" not in module
-    return module if stage == "llvm" else emit_assembly(module, target)  # type: ignore[arg-type]
+    return module if stage == "llvm" else emit_assembly(module, target)  # type: ignore[arg-type]  # a CPU target
 
 
 def test_an_object_in_two_places_is_two_statements() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
-from multiprocessing import get_context
 
 import pytest
 import torch
@@ -36,23 +33,6 @@ PRODUCT = """kernel @product(in %x: f16[3, ROWS, DEPTH] descriptor, in %w: f16[3
 def product(schedule: str = "persistent 4", rows: int = 150, depth: int = 104) -> str:
     """A batch of products whose last blocks are partial along every dimension."""
     return PRODUCT.replace("SCHEDULE", schedule).replace("ROWS", str(rows)).replace("DEPTH", str(depth))
-
-
-def choose(interpret: str) -> None:
-    """Decide how Triton runs in this process."""
-    os.environ["TRITON_INTERPRET"] = interpret
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(1, get_context("spawn"), choose, ("1",)) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def offline() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(1, get_context("spawn"), choose, ("0",)) as pool:
-        yield pool
 
 
 def test_blocks_are_loaded_as_boxes_in_a_loop_over_blocks() -> None:

@@ -5,11 +5,9 @@ TRITON_INTERPRET must be decided before Triton is imported, so that both happen 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
-from multiprocessing import get_context
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -50,12 +48,6 @@ TOLERANCE = {"f64": 1e-12, "f32": 5e-6, **{d.name: 4 * 2.0**-d.float_format.mant
 # in the processes
 
 
-def choose(interpret: str) -> None:
-    """Decide how Triton runs in this process."""
-    os.environ["TRITON_INTERPRET"] = interpret
-    torch.set_num_threads(1)
-
-
 def run_steps(steps: Sequence[Step], buffers: dict[str, tuple[Array, str]], outputs: Sequence[str]) -> list[Array]:
     """Run a program on CPU tensors; bf16 arrays hold float32."""
     tensors = {n: torch.from_numpy(a).to(to_torch(DTYPES[d])).contiguous() for n, (a, d) in buffers.items()}
@@ -66,18 +58,6 @@ def run_steps(steps: Sequence[Step], buffers: dict[str, tuple[Array, str]], outp
             with np.errstate(all="ignore"):
                 load_triton(source)(*(tensors[n] for n in names))
     return [as_array(tensors[n]) for n in outputs]
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(1, get_context("spawn"), choose, ("1",)) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def offline() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(1, get_context("spawn"), choose, ("0",)) as pool:
-        yield pool
 
 
 # here

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -82,6 +83,13 @@ class IRBuilder:
     def location(self) -> str:
         """The debug location of the instruction that is emitted next, as a suffix of its text."""
         return f", !dbg !DILocation(line: {self.line}, scope: !{self.scope})" if self.scope and self.line else ""
+
+    @contextmanager
+    def at_line(self, line: int) -> Iterator[None]:
+        """Emit instructions at `line` of the Tile IR, for a while."""
+        outer, self.line = self.line, line
+        yield
+        self.line = outer
 
     def emit(self, text: str) -> str:
         """Emit `%name = text` unless an equal instruction is available; return its name."""

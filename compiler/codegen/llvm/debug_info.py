@@ -30,26 +30,19 @@ INSTRUCTION = re.compile(r"\s+[^\s.#]")
 
 @dataclass(frozen=True)
 class DebugInfo:
-    """The lines that the code of a kernel refers to, in the file `path`.
-
-    With `has_tables` the object file gets tables for debuggers and profilers; without, only the assembly has directives.
-    """
+    """The lines that the code of a kernel refers to; assembly has them as directives."""
 
     lines: StatementLines
-    path: str = "kernel.tile"
-    has_tables: bool = False
 
     def metadata(self, functions: Sequence[str]) -> list[str]:
         """Return the metadata of a module whose `functions`, by name, have the scopes from `FIRST_SCOPE` on."""
-        directory, _, name = self.path.rpartition("/")
-        kind = "LineTablesOnly" if self.has_tables else "DebugDirectivesOnly"
         flags = "DISPFlagLocalToUnit | DISPFlagDefinition | DISPFlagOptimized"
         return [
             "!llvm.dbg.cu = !{!1}",
             "!llvm.module.flags = !{!3}",
             "!1 = distinct !DICompileUnit(language: DW_LANG_C99, file: !2, isOptimized: true, runtimeVersion: 0,"
-            f" emissionKind: {kind})",
-            f'!2 = !DIFile(filename: "{name}", directory: "{directory}")',
+            " emissionKind: DebugDirectivesOnly)",
+            '!2 = !DIFile(filename: "kernel.tile", directory: "")',
             '!3 = !{i32 2, !"Debug Info Version", i32 3}',
             *(
                 f'!{scope} = distinct !DISubprogram(name: "{function}", file: !2, line: 1, scopeLine: 1, spFlags: {flags}, unit: !1)'

@@ -319,9 +319,8 @@ class KernelEmitter:
             numbers = delinearize_step(self.b, inner.scope, nest, counts, counter)
             for p in scratch:
                 reuse_thread_scratch(inner.scope, p, body, nest, numbers, first_numbers)
-            line, self.b.line = self.b.line, self.b.line + len(nest) - 1  # that of the innermost loop
-            self.emit_nested_loops(list(zip(nest, numbers, strict=True)), inner, body)
-            self.b.line = line
+            with self.b.at_line(self.b.line + len(nest) - 1):  # of the innermost loop
+                self.emit_nested_loops(list(zip(nest, numbers, strict=True)), inner, body)
             return []
 
         self.b.loop(start, stop, 1, [], step, may_be_empty=True)

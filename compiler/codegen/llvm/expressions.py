@@ -106,9 +106,8 @@ class ExprEmitter(AddressEmitter):
         key = tuple(coord[a] for a in value.axes)
         if key not in value.elements:
             assert value.pending is not None
-            line, self.b.line = self.b.line, value.line
-            value.elements[key] = self.emit_element(value.pending, coord)
-            self.b.line = line
+            with self.b.at_line(value.line):
+                value.elements[key] = self.emit_element(value.pending, coord)
         return value.elements[key]
 
     def bind_lazily(self, name: str, e: Expr) -> None:
@@ -119,10 +118,10 @@ class ExprEmitter(AddressEmitter):
         """Compute every element of a bound value at this point."""
         value = self.scope.values[name]
         if value.pending is not None:
-            line, self.b.line = self.b.line, value.line
-            for coord in self.interleaved_coords(value.pending, tile_coords(self.scope, value.axes)):
-                self.bound_element(name, coord)
-            value.pending, self.b.line = None, line
+            with self.b.at_line(value.line):
+                for coord in self.interleaved_coords(value.pending, tile_coords(self.scope, value.axes)):
+                    self.bound_element(name, coord)
+            value.pending = None
 
     def interleaved_coords(self, e: Expr, coords: Sequence[Coord]) -> Iterator[Coord]:
         """Yield `coords`, after computing `e` for groups of `INTERLEAVE_COUNT` of them in an interleaved order."""
@@ -141,9 +140,8 @@ class ExprEmitter(AddressEmitter):
                 visited.add(operation.name)
                 bound = self.scope.values.get(operation.name)
                 if bound is not None and bound.pending is not None:
-                    line, self.b.line = self.b.line, bound.line
-                    self._emit_interleaved(bound.pending, coords, visited)
-                    self.b.line = line
+                    with self.b.at_line(bound.line):
+                        self._emit_interleaved(bound.pending, coords, visited)
             for coord in coords:
                 self.emit_element(operation, coord)
 

@@ -107,7 +107,10 @@ def _count_terms(n: Node, largest: int) -> tuple[int, str]:
 
 
 def _per_result(n: Node, x: QuantizedValue, at: Position) -> tuple[Node | None, Node | None] | None:
-    """Return zero point and scale of the operand that `n` reads at `at`, in the shape of its results; None if they vary along the sum."""
+    """Return zero point and scale of an operand in the shape of the results of `n`.
+
+    `at` is where `n` reads it.  None if one of them varies along the sum.
+    """
     zero, scale = (None if p is None else place(p, at, n.shape) for p in (x.zero_point, x.scale))
     if (zero is None) != (x.zero_point is None) or (scale is None) != (x.scale is None):
         return None

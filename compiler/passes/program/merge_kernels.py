@@ -50,10 +50,11 @@ class MergeKernels(ProgramPass):
             if not can_take_views(ir, launch, accessed[launch.kernel]):
                 accessed[launch.kernel] = {}
         kernels = {name: with_views(kernel, accessed[name]) for name, kernel in ir.kernels.items()}
-        likely = Counter(map(signature, kernels.values()))
+        signatures = {name: signature(kernel) for name, kernel in kernels.items()}
+        counts = Counter(signatures.values())
         # launches find the sizes of a kernel by their names, which the digest leaves out
         digests: dict[str, Hashable] = {
-            name: (kernel_digest(kernel), kernel.dynamic_sizes) if likely[signature(kernel)] > 1 else name
+            name: (kernel_digest(kernel), kernel.dynamic_sizes) if counts[signatures[name]] > 1 else name
             for name, kernel in kernels.items()
         }
         shared = {digest for digest, times in Counter(digests.values()).items() if times > 1}
