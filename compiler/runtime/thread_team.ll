@@ -19,10 +19,11 @@
 
 %task    = type { ptr, ptr }                      ; function, arguments
 %claimer = type { i64, i64, i64, i64 }
-%history = type { i64, i64, double, i64, i64, i64, [2 x i64], i64, i64 }
-    ; 1 while calls run alone, time of the next trial; of this window: squares of the calls' times, their time, the fastest;
-    ; @preemptions before it; mean time of a call with the team and alone, 0 if unknown; interval before the next trial; 1 if
-    ; workers were put aside in the last whole window with the team
+%history = type { i64, i64, double, i64, i64, i64, [2 x i64], i64, i64, i64, i64 }
+    ; 1 while calls run alone, time left before the next trial; of this window: squares of the calls' times, their time, the
+    ; fastest; @preemptions before it; mean time of a call with the team and alone, 0 if unknown; interval between trials; 1 if
+    ; workers were put aside in the last whole window with the team; end of the last window; whole windows since the way or the
+    ; load changed, at most 3
 ;
 ; A mean weights each call with its time: a call that waits for a worker counts for as long as it waits, so of two ways with
 ; equal averages the steadier one is kept.
@@ -51,7 +52,8 @@ define internal i64 @parameter(i64 %k) {
 }
 
 ; Begin a call of a program: set the number of threads that share it, and return its start time, 0 if it is not measured.
-; Another call under way gets fewer threads, and workers spin for longer.
+; Another call under way gets fewer threads, and workers spin for longer.  A trial alone sets its deadline instead, as a negative
+; number: once it has taken longer than calls with the team do, it is lost, and the team shares what is left.
 define i64 @tilewright_begin_call(ptr %history, ptr %threads) {
 entry:
   %others32 = atomicrmw add ptr @calls, i32 1 monotonic
@@ -70,6 +72,21 @@ entry:
 
 measured:
   %now = call i64 @ticks()
+  %shared_mean = call i64 @get(ptr %history, i64 6)
+  %alone_mean = call i64 @get(ptr %history, i64 7)
+  %shared_cost = call i64 @cost(i64 %shared_mean, i64 0)
+  %alone_cost = call i64 @cost(i64 %alone_mean, i64 1)
+  %is_slower = icmp ugt i64 %alone_cost, %shared_cost
+  %is_trial = and i1 %is_alone, %is_slower
+  br i1 %is_trial, label %trial, label %begun
+
+trial:
+  %deadline = add i64 %now, %shared_cost
+  %limit = sub i64 0, %deadline
+  store i64 %limit, ptr %threads
+  br label %begun
+
+begun:
   ret i64 %now
 
 other:
@@ -110,14 +127,15 @@ measured:
   call void @set(ptr %history, i64 3, i64 %time)
   call void @set(ptr %history, i64 4, i64 %fastest)
   %window = call i64 @parameter(i64 5)
-  %some_calls = shl i64 %fastest, 2                  ; a call or two show little
-  %enough = call i64 @llvm.umax.i64(i64 %window, i64 %some_calls)
-  %is_full = icmp uge i64 %time, %enough
   %own_cost = call i64 @cost(i64 %own_mean, i64 %alone)
   %other_cost = call i64 @cost(i64 %other_mean, i64 %other)
   %least_cost = call i64 @cost(i64 %fastest, i64 %alone)
   %is_trial = icmp ugt i64 %own_cost, %other_cost
   %is_slow = icmp ugt i64 %least_cost, %other_cost
+  %some_calls = shl i64 %fastest, 2                  ; a call or two show little, unless even the fastest is slow
+  %calls_wanted = select i1 %is_slow, i64 0, i64 %some_calls
+  %enough = call i64 @llvm.umax.i64(i64 %window, i64 %calls_wanted)
+  %is_full = icmp uge i64 %time, %enough
   %preemptions = load atomic i64, ptr @preemptions monotonic, align 8
   %seen = call i64 @get(ptr %history, i64 5)
   %recent = sub i64 %preemptions, %seen
@@ -137,19 +155,20 @@ decide:
   call void @set(ptr %history, i64 2, i64 0)
   call void @set(ptr %history, i64 3, i64 0)
   %difference = sub i64 %window_mean, %own_mean
-  %quarter = ashr i64 %difference, 2
-  %mostly_new = sub i64 %window_mean, %quarter
-  %mostly_old = add i64 %own_mean, %quarter
+  %age = call i64 @get(ptr %history, i64 11)
+  %weight = select i1 %is_slow, i64 0, i64 %age       ; if even the fastest call is slow, the old mean is out of date
+  %part = ashr i64 %difference, %weight               ; all that is new, then a half, a quarter, an eighth
+  %recent_mean = add i64 %own_mean, %part
   %was_loaded = call i64 @get(ptr %history, i64 9)
   %was_quiet = icmp eq i64 %was_loaded, 0
   %is_loaded = xor i1 %is_quiet, 1
-  %has_load_come = and i1 %is_loaded, %was_quiet
-  %has_changed = or i1 %is_trial, %has_load_come
-  %blended = select i1 %has_changed, i64 %mostly_new, i64 %mostly_old
   %is_shared = icmp eq i64 %alone, 0
-  %has_no_reason = and i1 %is_quiet, %is_shared
+  %is_shared_quietly = and i1 %is_quiet, %is_shared
+  %is_first_loaded = and i1 %is_loaded, %was_quiet
+  %load_comes = and i1 %is_first_loaded, %is_shared
+  %blended = select i1 %load_comes, i64 %own_mean, i64 %recent_mean   ; the system moves threads now: it tells little
   %has_load = icmp ne i64 %was_loaded, 0
-  %has_load_gone = and i1 %has_load, %has_no_reason
+  %has_load_gone = and i1 %has_load, %is_shared_quietly
   %is_unknown = icmp eq i64 %own_mean, 0
   %begins = or i1 %is_unknown, %has_load_gone
   %measured_mean = select i1 %begins, i64 %window_mean, i64 %blended
@@ -162,10 +181,15 @@ decide:
   %is_news_of_load = and i1 %is_shared, %is_full
   %load = select i1 %is_news_of_load, i64 %load_now, i64 %was_loaded
   call void @set(ptr %history, i64 9, i64 %load)
-  %next_trial = call i64 @get(ptr %history, i64 1)
-  %late = sub i64 %now, %next_trial
-  %is_due = icmp sgt i64 %late, 0
-  %is_not_due = xor i1 %is_due, 1
+  %left_before = call i64 @get(ptr %history, i64 1)
+  %last_end = call i64 @get(ptr %history, i64 10)
+  call void @set(ptr %history, i64 10, i64 %now)
+  %since = sub i64 %now, %last_end
+  %passed = select i1 %is_shared, i64 %time, i64 %since   ; a trial alone is slow: few calls are; load may end while none runs
+  %left = sub i64 %left_before, %passed
+  call void @set(ptr %history, i64 1, i64 %left)
+  %is_not_due = icmp sgt i64 %left, 0
+  %has_no_reason = or i1 %is_shared_quietly, %load_comes
   %stays = or i1 %has_no_reason, %is_not_due
   %last_interval = call i64 @get(ptr %history, i64 8)
   %is_news = xor i1 %is_trial, %is_worse              ; what was slower is faster now
@@ -174,6 +198,11 @@ decide:
   %old_interval = select i1 %is_cut, i64 %half_interval, i64 %last_interval   ; part of a window is less evidence
   %kept_interval = select i1 %is_news, i64 0, i64 %old_interval
   call void @set(ptr %history, i64 8, i64 %kept_interval)
+  %older = add i64 %age, 1
+  %at_most_three = call i64 @llvm.smin.i64(i64 %older, i64 3)
+  %new_age = select i1 %load_comes, i64 0, i64 %at_most_three
+  call void @set(ptr %history, i64 11, i64 %new_age)
+  %next_age = select i1 %is_trial, i64 3, i64 0       ; after a lost trial, all is as it was before
   br i1 %is_worse, label %change, label %best
 
 best:
@@ -186,13 +215,15 @@ try:
   %at_least = call i64 @llvm.smax.i64(i64 %doubled, i64 %shortest)
   %interval = call i64 @llvm.smin.i64(i64 %at_least, i64 %longest)
   call void @set(ptr %history, i64 8, i64 %interval)
-  %share = shl i64 %time, 3
+  %ratio = select i1 %is_shared, i64 5, i64 2
+  %share = shl i64 %time, %ratio
   %pause = call i64 @llvm.smax.i64(i64 %share, i64 %interval)
-  %later = add i64 %now, %pause
-  call void @set(ptr %history, i64 1, i64 %later)
+  call void @set(ptr %history, i64 1, i64 %pause)
   br label %change
 
 change:
+  %first_age = phi i64 [ %next_age, %decide ], [ 0, %try ]
+  call void @set(ptr %history, i64 11, i64 %first_age)
   call void @set(ptr %history, i64 0, i64 %other)
   br label %done
 
@@ -224,11 +255,25 @@ define internal void @set(ptr %history, i64 %k, i64 %v) {
 }
 
 ; Run `function(arguments, claimer, chunk, chunks)`, which claims further chunks until none is left, on `threads` threads of
-; the team.  At most `max_chunks` chunks.  The calling thread does the work alone if another region runs.
+; the team; if negative, on one until the time `-threads`, then on all.  At most `max_chunks` chunks.  The calling thread does
+; the work alone if another region runs.
 define void @tilewright_parallel(ptr %function, ptr %arguments, i64 %max_chunks, i64 %threads) {
 entry:
   %claimer = alloca %claimer, align 8
-  %team = call i64 @llvm.smin.i64(i64 %threads, i64 %max_chunks)
+  %has_deadline = icmp slt i64 %threads, 0
+  br i1 %has_deadline, label %look, label %share
+
+look:
+  %time = call i64 @ticks()
+  %late = add i64 %time, %threads
+  %is_late = icmp sgt i64 %late, 0
+  %all_threads = call i64 @parameter(i64 0)
+  %rest = select i1 %is_late, i64 %all_threads, i64 1
+  br label %share
+
+share:
+  %most_threads = phi i64 [ %threads, %entry ], [ %rest, %look ]
+  %team = call i64 @llvm.smin.i64(i64 %most_threads, i64 %max_chunks)
   %shared = icmp sgt i64 %team, 1
   br i1 %shared, label %try_lock, label %alone
 

@@ -37,18 +37,29 @@ class Simulation:
             value = getattr(threads.POLICY, parameter.name)
             ticks = value if parameter.type == "int" else 1000 * value
             ctypes.c_int64.from_address(library["tilewright_team"] + 8 * k).value = int(ticks)
-        self.history, self.threads = (ctypes.c_int64 * 10)(), ctypes.c_int64()
+        self.history, self.threads = (ctypes.c_int64 * 12)(), ctypes.c_int64()
         self.begin = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(
             library["tilewright_begin_call"]
         )
         self.end = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library["tilewright_end_call"])
 
+    def call(self, duration: Callable[[int], tuple[float, int]]) -> tuple[float, int]:
+        """Return the microseconds of a call, and how often a worker was preempted; what a trial leaves at its deadline is shared."""
+        if self.threads.value >= 0:
+            return duration(self.threads.value)
+        limit = (-self.threads.value - self.now.value) / 1000
+        alone, _ = duration(1)
+        shared, preempted = duration(2)
+        return (alone, 0) if alone <= limit else (limit + (1 - limit / alone) * shared, preempted)
+
     def run(self, duration: Callable[[int], tuple[float, int]], seconds: float) -> float:
         """Make calls for `seconds` seconds of the clock; return the fraction of time in which they were shared."""
         end, shared, total = self.now.value + int(1e9 * seconds), 0, 0
+        self.slowest = 0.0
         while self.now.value < end:
             start = self.begin(ctypes.addressof(self.history), ctypes.addressof(self.threads))
-            took, preempted = duration(self.threads.value)
+            took, preempted = self.call(duration)
+            self.slowest = max(self.slowest, took)
             self.now.value += int(1000 * took)
             self.preemptions.value += preempted
             self.end(ctypes.addressof(self.history), start)
@@ -139,3 +150,20 @@ def test_calls_at_the_same_time_divide_the_team(simulation: Simulation) -> None:
     assert simulation.threads.value == 2
     assert simulation.begin(*pointers) == 0
     assert simulation.threads.value == 1
+
+
+LONG = partial(load, 37e3, 66e3, 1)
+
+
+def test_the_team_shares_what_a_late_trial_leaves(simulation: Simulation) -> None:
+    simulation.run(LONG(), 20)
+    assert simulation.slowest < 65e3
+
+
+def test_pauses_between_calls_do_not_hasten_trials_alone(simulation: Simulation) -> None:
+    simulation.run(LONG(), 5)
+    shares = []
+    for seed in range(10):
+        simulation.now.value += int(2e9)
+        shares.append(simulation.run(LONG(seed=seed), 0.6))
+    assert sum(shares) / len(shares) > 0.975

@@ -45,7 +45,7 @@ next:
 done:
   ret void
 }
-@history = internal global [10 x i64] zeroinitializer
+@history = internal global [12 x i64] zeroinitializer
 define void @record(ptr %data) {
   %slot = alloca i64
   %start = call i64 @tilewright_begin_call(ptr @history, ptr %slot)

@@ -103,7 +103,7 @@ def _with_marks_after(actions: Iterable[Action]) -> Iterator[Action]:
 BEGIN_CALL, END_CALL = "tilewright_begin_call", "tilewright_end_call"
 """`(ptr history, ptr threads)` sets the number of threads of a call and returns its start time, which `(ptr history, i64 start)` takes."""
 
-HISTORY = "[10 x i64]"
+HISTORY = "[12 x i64]"
 """Type of what the two functions remember of the calls of one entry function; zero at first."""
 
 
