@@ -101,6 +101,13 @@ def estimated_ops(kernel: Kernel, machine: Machine) -> int:
 
 def symbolic_ops(kernel: Kernel, machine: Machine, trip_count: Callable[[Dim], Dim] = symbolic_hint) -> Dim:
     """Return `estimated_ops` as a function of the dynamic sizes; `trip_count` gives the iterations of a loop extent."""
+    return sum(ops_by_statement(kernel, machine, trip_count), start=0)
+
+
+def ops_by_statement(
+    kernel: Kernel, machine: Machine, trip_count: Callable[[Dim], Dim] = symbolic_hint
+) -> tuple[Dim, ...]:
+    """Return the parts of `symbolic_ops` that each statement of the kernel's body has."""
     types = {p.name: p.type for p in kernel.params}
     types |= {s.buffer: s.type for s in walk(kernel.body) if isinstance(s, Local)}
 
@@ -132,7 +139,7 @@ def symbolic_ops(kernel: Kernel, machine: Machine, trip_count: Callable[[Dim], D
                 straight_line += own
         return total + repeat * straight_line
 
-    return block_cost(kernel.body, 1)
+    return tuple(block_cost((s,), 1) for s in kernel.body)
 
 
 def _counted_loads(body: Block, bounds: VariableBounds, times: int) -> Iterator[tuple[Load, int, VariableBounds]]:

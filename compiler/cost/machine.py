@@ -224,8 +224,8 @@ class Machine(Threads, Thresholds, AccessCosts, Caches, Core):
         return self.operation_seconds(self.launch_ops) + self.seconds(2 * size / self.bytes_per_cycle(size))
 
     def idle_factor(self, iterations: int) -> float:
-        """Return how many times longer work takes that has so few parallel iterations; estimates are for one core."""
-        return 1.0
+        """Return how many times longer work takes whose parallel iterations threads cannot share evenly."""
+        return -(-iterations // self.threads) * self.threads / max(1, iterations)
 
     def bytes_per_cycle(self, size: float) -> float:
         """Return the bytes that a core reads in a cycle from the smallest cache that holds `size` bytes."""

@@ -15,7 +15,7 @@ from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
 from compiler.analysis.placement import concat_offsets
 from compiler.analysis.reduction_domains import reduction_extents
 from compiler.analysis.structural_key import group_key
-from compiler.cost.estimates import estimated_ops
+from compiler.cost.estimates import ops_by_statement
 from compiler.cost.machine import Machine
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph, preorder
@@ -428,12 +428,16 @@ class GroupSearch:
 def kernel_cost(kernel: Kernel, machine: Machine) -> int:
     """Return the cost of a kernel in operations: its own, those in the time of its parameters' bytes, and the launch.
 
-    A machine of many processors takes longer for the first two where parallel iterations are few.
+    The first two take longer where parallel iterations are too few, if they are enough to be shared at all.
     """
     traffic = sum(dim_hint(p.type.nbytes) for p in kernel.params)
-    iterations = prod(dim_hint(f.range.extent) for f in perfect_parallel_nest(kernel.body))
-    work = estimated_ops(kernel, machine) + traffic * machine.traffic_ops
-    return round(work * machine.idle_factor(iterations)) + machine.launch_ops
+    ops = [dim_hint(d) for d in ops_by_statement(kernel, machine, dim_hint)]
+    work = sum(ops) + traffic * machine.traffic_ops
+    if work >= machine.parallel_ops:
+        nests = (perfect_parallel_nest((s,)) for s in kernel.body)
+        idle = [machine.idle_factor(prod(dim_hint(f.range.extent) for f in nest)) for nest in nests]
+        work *= sum(n * k for n, k in zip(ops, idle, strict=True)) / max(1, sum(ops))
+    return round(work) + machine.launch_ops
 
 
 def hinted_bytes(n: Node) -> int:

@@ -1,0 +1,86 @@
+"""Two-level reduction of few long rows: independent blocks, and a reduction of their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from compiler.cost.issue import operation_cost
+from compiler.cost.machine import Machine
+from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import Reduction, index_vars
+from compiler.ir.scalar import Ref
+from compiler.passes.base import Context, GraphPass, from_machine, register
+from compiler.passes.graph.two_level_scan import REDUCE_OPS
+
+
+@register
+@dataclass(frozen=True)
+class TwoLevelReduction(GraphPass):
+    """Reduce few long rows in blocks, which threads share, then the results of the blocks.
+
+    %y = sum %x {dims=[1]}   ->   %b = reshape %x   %p = sum %b {dims=[2]}   %y = sum %p {dims=[1]}       %x: f32[1, 200000], %b: f32[1, 100, 2000]
+
+    Blocks are equal slices of the outermost reduced dimension, at least `steps_per_thread` for each thread, and fit half of
+    the first-level cache where it has such a divisor.  Applies where threads would idle for longer than a second kernel takes.
+    """
+
+    name = "two-level-reduction"
+    min_ops: int = from_machine("parallel_ops")
+    steps_per_thread: int = from_machine("steps_per_thread")
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        found = ((n, self.blocks(n, context.machine)) for n in ir.nodes)
+        chosen = {n: b for n, b in found if b and context.may_apply(self, f"reduced in {b} blocks, then these", n)}
+
+        def rule(n: Node, operands: tuple[Node, ...]) -> Node:
+            new = n.with_operands(operands)
+            return replace(two_level_reduction(new, chosen[n]), name=n.name) if n in chosen else new
+
+        return ir.map_nodes(rule) if chosen else ir
+
+    def blocks(self, n: Node, machine: Machine) -> int:
+        """Return the number of blocks of each row of `n`, or 0 to leave it as it is."""
+        dims = reduced_dims(n)
+        if not dims or not n.type.is_static or not n.operands[0].type.is_static:
+            return 0
+        assert isinstance(n.structure, Reduction)
+        (x,), rows = n.operands, prod(n.type.static_shape())
+        operations = prod(x.type.static_shape()) * (1 + operation_cost(n.structure.combine, machine))
+        if operations < self.min_ops:
+            return 0
+        outer, row_bytes = x.type.static_shape()[dims[0]], prod(x.type.static_shape()) // rows * x.dtype.bytes
+        steps = -(-self.steps_per_thread * machine.threads // rows)
+        counts = [b for b in range(steps, outer + 1) if outer % b == 0]
+        count = next((b for b in counts if 2 * row_bytes <= b * machine.l1), max(counts, default=0))
+        idle = machine.operation_seconds(operations * (machine.idle_factor(rows) - 1))
+        return count if idle > machine.round_trip_seconds(rows * count * n.dtype.bytes) else 0
+
+
+def reduced_dims(n: Node) -> Sequence[int]:
+    """Return the dimensions that `n` reduces, each as a whole, or none for any other node."""
+    s = n.structure
+    if not isinstance(s, Reduction) or len(n.operands) != 1 or isinstance(n.result_type, tuple):
+        return ()
+    x, domain = n.operands[0], s.domain(n)
+    element, i, r = Ref(x.dtype, "x"), index_vars("i", n.type.rank), index_vars("r", len(domain.extents))
+    if domain.guards(i, r) or s.fn(element) is not element or x.dtype != n.dtype or n.dtype.is_reduced_float:
+        return ()
+    position = domain.positions(i, r)[0]
+    if any(d not in i and d not in r and d != 0 for d in position) or len(set(position)) < len(position):
+        return ()
+    return tuple(k for k, d in enumerate(position) if d in r)
+
+
+def two_level_reduction(n: Node, count: int) -> Node:
+    """Build reduction `n` from reductions of `count` blocks of its outermost reduced dimension, and of their results."""
+    assert isinstance(n.structure, Reduction)
+    (x,), dims, reduce = n.operands, reduced_dims(n), REDUCE_OPS[n.structure.combine]
+    first, *others = dims
+    blocks = ops.reshape(x, shape=(*x.shape[:first], count, x.shape[first] // count, *x.shape[first + 1 :]))
+    partial = reduce(blocks, dims=(first + 1, *(d + 1 for d in others)), keepdim=True)
+    total = reduce(partial, dims=(first, first + 1, *(d + 1 for d in others)), keepdim=True)
+    return ops.reshape(total, shape=n.shape)

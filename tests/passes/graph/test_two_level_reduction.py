@@ -1,0 +1,62 @@
+"""Two-level reductions: blocks of few long rows, and what stays one reduction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from compiler.cost.machine import AVX512
+from compiler.ir.text.graph_parser import parse_graph
+from compiler.passes.graph.two_level_reduction import TwoLevelReduction
+from compiler.passes.manager import run_pipeline
+from compiler.testing.checks import check_equivalent, check_pass
+
+BLOCKS_OF_ANY_SIZE = "two-level-reduction{min-ops=1, steps-per-thread=2}"
+MACHINE = replace(AVX512, threads=2, launch_ops=1)
+
+
+def test_a_long_row_is_reduced_in_blocks() -> None:
+    check_pass(
+        BLOCKS_OF_ANY_SIZE,
+        before="graph(%x: f64[64]) { %y = sum %x {dims=[0]} return %y }",
+        after="""graph(%x: f64[64]) {
+          %reshape_0: f64[4, 16] = reshape %x {shape=[4, 16]}
+          %sum_0: f64[4, 1] = sum %reshape_0 {dims=[1], keepdim=true}
+          %sum_1: f64[1, 1] = sum %sum_0 {dims=[0, 1], keepdim=true}
+          %y: f64[] = reshape %sum_1 {shape=[]}
+          return %y }""",
+        remark="reduced in 4 blocks, then these",
+        machine=MACHINE,
+        idempotent=False,
+    )
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "amax", "amin"])
+@pytest.mark.parametrize("attrs", ["dims=[1, 2]", "dims=[0, 2], keepdim=true", "dims=[0, 1, 2]"])
+def test_every_reduction_keeps_its_meaning(op: str, attrs: str) -> None:
+    before = parse_graph(f"graph(%x: f32[8, 8, 6]) {{ %y = {op} %x {{{attrs}}} return %y }}")
+    small_cost = replace(MACHINE, threads=64)
+    after = run_pipeline(before, BLOCKS_OF_ANY_SIZE.replace("=2", "=1"), machine_context(small_cost))
+    assert len(after.nodes) > len(before.nodes)
+    check_equivalent(before, after)
+
+
+def test_blocks_fit_the_first_level_cache() -> None:
+    (n,) = parse_graph("graph(%x: f32[1, 1048576]) { %y = amax %x {dims=[1]} return %y }").outputs
+    machine = replace(AVX512, threads=2)
+    blocks = TwoLevelReduction().for_machine(machine).blocks(n, machine)
+    assert (1048576 // blocks) * 4 <= machine.l1 // 2 < (1048576 // blocks) * 8
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "graph(%x: f32[2, 64]) { %y = sum %x {dims=[1]} return %y }",  # two rows for two threads
+        "graph(%x: f32[61]) { %y = sum %x {dims=[0]} return %y }",  # a prime number
+        "graph(%x: bf16[64]) { %y = sum %x {dims=[0]} return %y }",  # blocks would be rounded
+        "graph(%x: f32[1, 9, 9]) { %y = max_pool %x {size=[3, 3], stride=[1, 1], dilation=[1, 1]} return %y }",
+    ],
+)
+def test_other_reductions_stay(text: str) -> None:
+    check_pass(BLOCKS_OF_ANY_SIZE, unchanged=text, machine=MACHINE)
