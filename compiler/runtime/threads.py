@@ -53,7 +53,8 @@ class SharingPolicy:
     `longest_spin`, `shortest_spin`: time that an idle worker watches for work before it sleeps.
     `preempted`: a thread that finds that so much time has passed between two looks was put aside by the system.
     `window`: time over which calls with and without the team are compared.
-    `shortest_interval`, `longest_interval`: time between two trials of what took longer; doubles while it still does.
+    `shortest_interval`, `longest_interval`: time between two trials of what took longer; doubles while it still does.  Trials
+    alone wait for so much time of calls, trials of the team for so much time of the clock.
     """
 
     chunks_per_thread: int = 4
