@@ -1,7 +1,8 @@
 """Threads of kernels: a team of native worker threads, shared by all programs of the process.
 
-The protocol is in thread_team.ll: workers share the chunks of a kernel with the thread that calls it.  This module links it,
-starts and stops the workers, and says how many threads a call may use.  A forked child starts workers of its own.
+The protocol is in thread_team.ll: workers share the chunks of a kernel with the thread that calls it.  Which calls are shared
+beside other processes is decided in call_history.ll.  This module links both, starts and stops the workers, and says how many
+threads a call may use.  A forked child starts workers of its own.
 """
 
 from __future__ import annotations
@@ -219,10 +220,12 @@ def machine() -> str:
 
 def team_object(clock: str) -> bytes:
     """Return the object file of the team's functions; `clock` is LLVM IR text, see `CLOCKS`."""
-    protocol = files("compiler.runtime").joinpath("thread_team.ll").read_text()
+    protocol, history = (
+        files("compiler.runtime").joinpath(f"{name}.ll").read_text() for name in ("thread_team", "call_history")
+    )
     sleep = FUTEX.format(number=FUTEX_NUMBERS[machine()]) if sys.platform == "linux" else POLLING
     target, cache = host_target(), object_cache_for(Options())
-    text = f'target triple = "{target.triple}"\n{protocol}{clock}{sleep}'
+    text = f'target triple = "{target.triple}"\n{protocol}{history}{clock}{sleep}'
     key = object_key(text, target)
     if (code := cache.get(key)) is None:
         cache.put(key, code := emit_object(text, target))
