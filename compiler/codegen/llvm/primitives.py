@@ -240,7 +240,10 @@ def _shift(opcode: str) -> Callable[[IRBuilder, DType, list[str], int], str]:
 
 
 def _min_or_max(predicate: str) -> Callable[[IRBuilder, DType, list[str], int], str]:
-    """Return the rule of min or max.  One select would drop a NaN in the left operand; a second select restores it."""
+    """Return the rule of min or max: a select, and another for a NaN on the right, which LLVM drops where that is a constant.
+
+    Comparing unordered or equal makes the first select one instruction of x86, which returns its second operand at equality and at NaN.
+    """
 
     def emit(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:
         x, y = args
@@ -250,10 +253,10 @@ def _min_or_max(predicate: str) -> Callable[[IRBuilder, DType, list[str], int], 
                 return b.emit(f"{'or' if predicate == 'gt' else 'and'} {ty} {x}, {y}")
             better = b.emit(f"icmp {'s' if dtype.kind == 'int' else 'u'}{predicate} {ty} {x}, {y}")
             return b.emit(f"select {flag} {better}, {ty} {x}, {ty} {y}")
-        better = b.emit(f"fcmp o{predicate} {ty} {x}, {y}")
+        better = b.emit(f"fcmp u{predicate[0]}e {ty} {x}, {y}")
         chosen = b.emit(f"select {flag} {better}, {ty} {x}, {ty} {y}")
-        is_nan = b.emit(f"fcmp uno {ty} {x}, {x}")
-        return b.emit(f"select {flag} {is_nan}, {ty} {x}, {ty} {chosen}")
+        is_nan = b.emit(f"fcmp uno {ty} {y}, {y}")
+        return b.emit(f"select {flag} {is_nan}, {ty} {y}, {ty} {chosen}")
 
     return emit
 
