@@ -23,11 +23,11 @@ from compiler.target import Target
 QUANTIZED_PASSES = "hoist-quantize,split-reductions,legalize-signedness,integer-contraction,sink-scale"
 """Contractions of dequantized values read bytes, and scale their sums."""
 
-FOLDING_PASSES = "fold-scale,reduce-precision,fold,narrow-constants,expand-finite-casts,fold-casts,widen-operands,pad-reductions,fold,cse,two-level-scan,separate-windows,two-level-reduction"
-"""Compute constants, choose the dtypes of operands, share equal nodes, split long scans and reductions over windows."""
+FOLDING_PASSES = "fold-scale,reduce-precision,fold,narrow-constants,expand-finite-casts,fold-casts,widen-operands,pad-reductions,fold,cse,two-level-scan"
+"""Compute constants, choose the dtypes of operands, share equal nodes, split long scans."""
 
-GRAPH_PASSES = f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_PASSES},winograd,eliminate-padding,cse,fuse"
-"""Graph IR to Graph IR.  Expand composite ops, multiply bytes, fold constants, save multiplications, fuse."""
+GRAPH_PASSES = f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_PASSES},separate-windows,two-level-reduction,winograd,eliminate-padding,cse,fuse"
+"""Graph IR to Graph IR.  Expand composite ops, multiply bytes, fold constants, save arithmetic, share long reductions, fuse."""
 
 FAST_GRAPH_PASSES = f"{GRAPH_PASSES},-fuse,fuse{{max-nodes=16}}"
 """The same with smaller kernels, so that each attempt to fuse lowers less."""

@@ -37,6 +37,7 @@ from compiler.passes.graph import (
     fuse,
     integer_contraction,
     separate_windows,
+    two_level_reduction,
     two_level_scan,
     winograd,
 )
@@ -175,6 +176,8 @@ FAULTS = (
     Fault("separate-windows", "the negated value", graph("%y = max_pool %x {size=[3, 3], stride=[1, 1], dilation=[1, 1]}  return %y", "%x: f32[2, 9, 9]"),
           replaced(separate_windows, "reduce_windows", lambda f: lambda n, order: ops.neg(f(n, order))),
           "default,-separate-windows,+separate-windows{max-time-ratio=1000.0}@before:fuse", "windows reduced"),
+    Fault("two-level-reduction", "the negated value", graph("%y = sum %x {dims=[0]}  return %y", "%x: f32[1048576]"),
+          replaced(two_level_reduction, "two_level_reduction", lambda f: lambda n, count: ops.neg(f(n, count))), message="reduced in"),
     Fault("two-level-scan", "totals that include the block", graph("%y = cumsum %x {dim=0}  return %y", "%x: f32[64]"),
           replaced(two_level_scan, "two_level_scan", lambda f: lambda n, size: ops.neg(f(n, size))),
           "default,-two-level-scan,+two-level-scan{min-length=8, block-size=4, max-rows=64}@before:fuse", "two-level scan"),

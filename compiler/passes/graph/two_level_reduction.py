@@ -54,7 +54,7 @@ class TwoLevelReduction(GraphPass):
             return 0
         outer, row_bytes = x.type.static_shape()[dims[0]], prod(x.type.static_shape()) // rows * x.dtype.bytes
         steps = -(-self.steps_per_thread * machine.threads // rows)
-        counts = [b for b in range(steps, outer + 1) if outer % b == 0]
+        counts = [b for b in range(max(2, steps), outer + 1) if outer % b == 0]
         count = next((b for b in counts if 2 * row_bytes <= b * machine.l1), max(counts, default=0))
         idle = machine.operation_seconds(operations * (machine.idle_factor(rows) - 1))
         return count if idle > machine.round_trip_seconds(rows * count * n.dtype.bytes) else 0

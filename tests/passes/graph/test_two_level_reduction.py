@@ -8,6 +8,7 @@ import pytest
 
 from compiler.cost.machine import AVX512
 from compiler.ir.text.graph_parser import parse_graph
+from compiler.passes.base import Context
 from compiler.passes.graph.two_level_reduction import TwoLevelReduction
 from compiler.passes.manager import run_pipeline
 from compiler.testing.checks import check_equivalent, check_pass
@@ -35,9 +36,9 @@ def test_a_long_row_is_reduced_in_blocks() -> None:
 @pytest.mark.parametrize("op", ["sum", "prod", "amax", "amin"])
 @pytest.mark.parametrize("attrs", ["dims=[1, 2]", "dims=[0, 2], keepdim=true", "dims=[0, 1, 2]"])
 def test_every_reduction_keeps_its_meaning(op: str, attrs: str) -> None:
-    before = parse_graph(f"graph(%x: f32[8, 8, 6]) {{ %y = {op} %x {{{attrs}}} return %y }}")
-    small_cost = replace(MACHINE, threads=64)
-    after = run_pipeline(before, BLOCKS_OF_ANY_SIZE.replace("=2", "=1"), machine_context(small_cost))
+    before = parse_graph(f"graph(%x: f32[32, 7, 6]) {{ %y = {op} %x {{{attrs}}} return %y }}")
+    many_threads = Context(replace(MACHINE, threads=24))
+    after = run_pipeline(before, "two-level-reduction{min-ops=1, steps-per-thread=1}", many_threads)
     assert len(after.nodes) > len(before.nodes)
     check_equivalent(before, after)
 
