@@ -20,8 +20,8 @@ from compiler.ir.tile.kernel import Kernel
 from compiler.options import Options
 from compiler.target import Target
 
-QUANTIZED_PASSES = "hoist-quantize,split-reductions,legalize-signedness,integer-contraction,sink-scale"
-"""Contractions of dequantized values read bytes, and scale their sums."""
+QUANTIZED_PASSES = "hoist-quantize,split-reductions,legalize-signedness,integer-contraction,sink-scale,remove-clamps"
+"""Contractions of dequantized values read bytes, and scale their sums; values are clamped once."""
 
 FOLDING_PASSES = "fold-scale,reduce-precision,fold,narrow-constants,expand-finite-casts,fold-casts,widen-operands,pad-reductions,fold,cse,two-level-scan"
 """Compute constants, choose the dtypes of operands, share equal nodes, split long scans."""

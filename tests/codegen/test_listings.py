@@ -162,3 +162,14 @@ def test_an_object_in_two_places_is_two_statements() -> None:
     assert lines.statement_of_line(twice)[first - 1 : second - 1] == [
         k - second + first for k in lines.statement_of_line(twice)[second - 1 : -1]
     ]
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_clamp_to_constants_is_two_instructions(target: str) -> None:
+    text = """kernel @clamp(in %x: f32[64], out %y: f32[64]) {
+      for %i in 0..64 tile 8 lanes 8 { store round(min(max(%x[%i], 0.0), 6.0) * 42.5), %y[%i] }
+    }"""
+    code = listing(text, "assembly", target).text
+    assert "vmaxps" in code
+    assert "vminps" in code
+    assert not re.search(r"vcmp|vblend|vmovaps.*\{%k", code)

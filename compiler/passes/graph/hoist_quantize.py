@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from compiler.analysis.quantized_value import CODES, Match, QuantizedValue, is_extreme, match_quantized_values
+from compiler.analysis.scalar_chain import apply_chain, is_increasing, scalar_chain, varying_operand
 from compiler.ir.graph.graph import Graph
-from compiler.ir.graph.node import Node, input_node, scalar_value
-from compiler.ir.graph.structure import Elementwise, elementwise_expr, is_permutation
+from compiler.ir.graph.node import Node, input_node
+from compiler.ir.graph.structure import is_permutation
 from compiler.ir.interpret.graph import interpret
-from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import TensorType
 from compiler.passes.base import Context, GraphPass, register
@@ -36,7 +36,7 @@ class HoistQuantize(GraphPass):
         found = match_quantized_values(ir)
         new: dict[Node, Node] = {}
         for n in ir.nodes:
-            chain = _scalar_chain(n) if not isinstance(n.result_type, tuple) and n.dtype in CODES else []
+            chain = scalar_chain(n) if not isinstance(n.result_type, tuple) and n.dtype in CODES else []
             if not chain:
                 continue
             codes, why = _same_codes(chain, found), "it is quantized so already"
@@ -47,33 +47,10 @@ class HoistQuantize(GraphPass):
         return ir.replace_nodes(new)
 
 
-def _scalar_chain(n: Node) -> list[Node]:
-    """Return `n` and the elementwise nodes below it, each a function of one value of its shape and of constant scalars."""
-    chain: list[Node] = []
-    while isinstance(n.structure, Elementwise) and (below := _varying_operand(n)) is not None:
-        chain.append(n)
-        n = below
-    return chain
-
-
-def _varying_operand(n: Node) -> Node | None:
-    """Return the only operand that is not a scalar constant, if it has the shape of `n`."""
-    varying = [o for o in n.operands if o.type.rank or scalar_value(o) is None]
-    return varying[0] if len(varying) == 1 and varying[0].shape == n.shape else None
-
-
-def _rebuild(chain: Sequence[Node], x: Node) -> Node:
-    """Apply a chain to `x` instead of the value below it."""
-    for n in reversed(chain):
-        below = _varying_operand(n)
-        x = n.with_operands(tuple(x if o is below else o for o in n.operands))
-    return x
-
-
 def _same_codes(chain: Sequence[Node], found: Mapping[Node, Match]) -> Node | None:
     """Return the codes that the first node of the chain computes again from their dequantized values, or None."""
     for k, n in enumerate(chain, 1):
-        x = _varying_operand(n)
+        x = varying_operand(n)
         assert x is not None
         value = found[x]
         if not isinstance(value, QuantizedValue) or value.codes is x or value.constants is None:
@@ -84,38 +61,23 @@ def _same_codes(chain: Sequence[Node], found: Mapping[Node, Match]) -> Node | No
         codes = torch.tensor(CODES[dtype], dtype=to_torch(dtype))
         given = input_node("codes", TensorType(dtype, (len(codes),)))
         alone = QuantizedValue(given, value.zero_point, value.scale).dequantize(x.dtype)
-        (again,) = interpret(Graph((given,), (_rebuild(chain[:k], alone),)), (codes,))
+        (again,) = interpret(Graph((given,), (apply_chain(chain[:k], alone),)), (codes,))
         return value.codes if torch.equal(again, codes) else None
     return None
 
 
 def _hoisted(graph: Graph, chain: Sequence[Node]) -> Node | None:
     """Return the chain before the views and maxima that it starts from; None if it does not, or if they have other uses."""
-    below = _varying_operand(chain[-1])
+    below = varying_operand(chain[-1])
     passed: list[Node] = []
-    increasing = all(map(_is_increasing, chain))
+    increasing = all(map(is_increasing, chain))
     while below is not None and (is_permutation(below) or (increasing and is_extreme(below))):
         passed.append(below)
         (below,) = below.operands
     if not passed or any(len(graph.users[n]) != 1 or n in graph.outputs for n in (*chain[1:], *passed)):
         return None
     assert below is not None
-    x = _rebuild(chain, below)
+    x = apply_chain(chain, below)
     for n in reversed(passed):
         x = n.with_operands((x,))
     return x
-
-
-def _is_increasing(n: Node) -> bool:
-    """Return True if a function of one value and constants never decreases."""
-    e = elementwise_expr(n)
-    if isinstance(e, Ref):
-        return True
-    if not isinstance(e, PrimitiveCall) or any(a.args for a in e.operands):
-        return False
-    scalars = [value for o in n.operands if (value := scalar_value(o)) is not None]
-    if e.primitive == "mul":
-        return len(scalars) == 1 and scalars[0] >= 0
-    if e.primitive == "sub":
-        return scalar_value(n.operands[0]) is None
-    return e.primitive in ("add", "cast", "max", "min", "round")
