@@ -56,7 +56,7 @@ def test_all_of_core_aten_is_supported() -> None:
         ("nonzero.default", "opaque", "data-dependent"),
         ("index.Tensor", "native", "of a mask"),
         ("_local_scalar_dense.default", "native", "a scalar"),
-        ("equal.default", "dynamo", "data-dependent Python"),
+        ("equal.default", "graph-break", "data-dependent Python"),
         ("special_airy_ai.default", "fallback", "no conversion"),
         ("_cudnn_ctc_loss.default", "unsupported", "no CPU kernel in PyTorch"),
         ("_sparse_softmax.default", "unsupported", "only for sparse ones"),
