@@ -56,12 +56,14 @@ def _as_distinct_tensors(module: torch.nn.Module, arguments: Any) -> Any:
 
 
 def _export_error(module: torch.nn.Module, error: Exception) -> ExportError:
-    """Return an error with the user's line, the first paragraph of PyTorch's message, and a remedy."""
-    loc = innermost_line("".join(traceback.format_tb(error.__traceback__)[1:]))
+    """Return an error with the user's line, the first paragraph of PyTorch's message, the line of a library that raised it, and a remedy."""
+    trace = "".join(traceback.format_tb(error.__traceback__)[1:])
+    loc, raised_at = innermost_line(trace), innermost_line(trace, in_libraries=True)
+    library_line = f"\n  in {raised_at}: {raised_at.code}" if raised_at and raised_at != loc else ""
     message = str(error).strip().partition("\n\n")[0]
     place = f" at {loc}: {loc.code}" if loc else ""
     return ExportError(
-        f"torch.export cannot trace {type(module).__name__}{place}\n  {type(error).__name__}: {message}\n"
+        f"torch.export cannot trace {type(module).__name__}{place}\n  {type(error).__name__}: {message}{library_line}\n"
         f"If the model runs in PyTorch, {USE_TORCH_COMPILE}."
     )
 

@@ -48,9 +48,12 @@ def _without_source(path: str) -> str:
 
 
 @cache
-def innermost_line(trace: str) -> Loc | None:
-    """Return the innermost line of a trace that is neither PyTorch's nor, if there are others, a library's; None without one."""
+def innermost_line(trace: str, in_libraries: bool = False) -> Loc | None:
+    """Return the innermost line of a trace that is not PyTorch's, None without one.
+
+    Unless `in_libraries`, a line that is in no library either is preferred.
+    """
     frames = [m for m in _FRAME.finditer(trace) if not m["file"].startswith((_TORCH, "<"))]
-    own = [m for m in frames if f"{os.sep}site-packages{os.sep}" not in m["file"]]
+    own = [m for m in frames if f"{os.sep}site-packages{os.sep}" not in m["file"] and not in_libraries]
     frame: Any = next(iter((own or frames)[-1:]), None)
     return Loc(frame["file"], int(frame["line"]), (frame["code"] or "").strip()) if frame else None

@@ -3,6 +3,7 @@
 `torch.testing` has an `OpInfo` with sample inputs for each operator.  A sample is compiled like by
 `torch.compile(backend="tilewright")`, from AOTAutograd on; Dynamo is left out, as there is only one call to trace.
 Sizes that data decides stay in the graph, as with Dynamo's `capture_dynamic_output_shape_ops` and `capture_scalar_outputs`.
+Where AOTAutograd cannot trace an operator because it branches on data, Dynamo breaks the graph, so `torch.compile` itself runs the sample.
 Samples lie on the device of the target: a GPU, or the CPU for CPUs and for Triton's interpreter.
 """
 
@@ -15,7 +16,7 @@ import signal
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -39,14 +40,15 @@ from compiler.ir.ops.graph_ops import lookup_operator
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.options import Options
 from compiler.tools.aot_tracing import RankError, apply_call, call_as_aot_eager, tensors_of, trace_and_call, trace_key
-from compiler.torch_backend import as_boxed_function
+from compiler.torch_backend import as_boxed_function, tilewright
 
 SAMPLE_TIMEOUT = 120.0
 """Limit for one sample, in seconds of CPU time, so that a busy machine or a paused process causes no timeout."""
 
-OUTCOMES = ("passed", "opaque", "as-aot-eager", "out-of-scope", "refused", "failed")
-"""Compiled and right; right, with ops that run in PyTorch; as with PyTorch's own backend "aot_eager", which fails too, or differs from
-eager in the same way; invalid (`SampleOutcome.reason`); refused by the target, which cannot express a kernel; failed."""
+OUTCOMES = ("passed", "opaque", "dynamo", "as-aot-eager", "out-of-scope", "refused", "failed")
+"""Compiled and right; right, with ops that run in PyTorch; right under `torch.compile`, whose Dynamo breaks or traces what AOTAutograd
+alone cannot; as with PyTorch's own backend "aot_eager", which fails too, or differs from eager in the same way; invalid
+(`SampleOutcome.reason`); refused by the target, which cannot express a kernel; failed."""
 
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 2e-5}
 """Tolerance relative to the float64 result, by dtype, in addition to `EAGER_ERROR_FACTOR` times eager's own error.
@@ -271,7 +273,8 @@ def run_sample(
             return SampleOutcome("refused", "\n".join(str(error).splitlines()[1:4]) or str(error))
         except Exception as error:
             failed = SampleOutcome("failed", _error_summary(error))
-            return _aot_eager_failure(function, call, sampling.dynamic_shapes) or failed
+            untraced = _aot_eager_failure(function, call, sampling.dynamic_shapes)
+            return _under_dynamo(function, call, sampling, expected, untraced) if untraced else failed
         opaque = sorted({o.operator for g in graphs for o in opaque_operators(g.outputs)})
         is_random = any(opaque_reason(lookup_operator(name)) == RANDOM_REASON for name in opaque if "." in name)
         describe = partial(
@@ -360,6 +363,35 @@ def _aot_eager_failure(function: Callable[..., Any], call: Any, dynamic_shapes: 
     except Exception as error:
         return SampleOutcome("as-aot-eager", _error_summary(error))
     return None
+
+
+def _under_dynamo(
+    function: Callable[..., Any], call: Any, sampling: SamplingOptions, expected: Any, untraced: SampleOutcome
+) -> SampleOutcome:
+    """Return the outcome under `torch.compile`; `untraced`, which says why AOTAutograd has no graph, if every backend fails there."""
+
+    def call_compiled(backend: Any, options: dict[str, Any] | None = None) -> Any:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        wrapped = torch.compile(
+            lambda *args, **kwargs: function(*args, **kwargs),
+            backend=backend,
+            dynamic=sampling.dynamic_shapes,
+            options=options,
+        )
+        return apply_call(wrapped, _clone_call(call))
+
+    try:
+        got = call_compiled(tilewright, dict(vars(sampling.options)))
+    except Exception as error:
+        failed = SampleOutcome("failed", _error_summary(error))
+        try:
+            call_compiled("aot_eager")
+        except Exception:
+            return untraced
+        return failed
+    difference = describe_difference(got, expected, partial(_float64_result, function, call))
+    return SampleOutcome("failed", difference) if difference else replace(untraced, outcome="dynamo")
 
 
 def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,6 +102,17 @@ def test_what_export_cannot_trace_is_refused_with_the_line_and_a_remedy(model: t
         compiler.compile(model, (matrix,), options=OPTIONS)
     assert caught.value.__cause__ is not None
     torch.testing.assert_close(torch.compile(model, backend=tilewright)(matrix), model(matrix))
+
+
+def test_an_error_inside_a_library_names_its_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    (package / "library_of_layers.py").write_text("def rows(mask):\n    return mask.shape[0]\n")
+    monkeypatch.syspath_prepend(str(package))
+    rows = importlib.import_module("library_of_layers").rows
+    line = rf"AttributeError: .*'shape'\n  in {package}/library_of_layers.py:2: return mask.shape\[0\]\n"
+    with pytest.raises(ExportError, match=rf"at {__file__}:\d+: (.|\n)*{line}"):
+        compiler.compile(FunctionModule(lambda x: x + rows(None)), (matrix,), options=OPTIONS)
 
 
 def test_export_says_which_size_is_not_dynamic() -> None:

@@ -115,12 +115,28 @@ def test_samples(name: str, outcome: str) -> None:
 
 def test_samples_whose_sizes_data_decides() -> None:
     assert attempt(lambda x: x[x > 0].exp(), torch.tensor([-1.0, 2.0, 3.0])).outcome == "opaque"
-    assert attempt(torch.equal, torch.ones(3), torch.ones(3)).outcome == "as-aot-eager"
+    assert attempt(torch.equal, torch.ones(3), torch.ones(3)).outcome == "dynamo"
     repeated = attempt(torch.masked_select, torch.ones(4), torch.ones(3, 4, dtype=torch.bool))
-    assert repeated.outcome == "as-aot-eager", "PyTorch asserts at most 4 elements"
+    assert repeated.outcome == "dynamo", "PyTorch asserts at most 4 elements in one graph"
     assert re.search(r"Runtime assertion failed for expression u\d+ <= 4", repeated.reason)
     wrong = attempt(lambda x: torch.unique_consecutive(x, dim=-1), torch.ones(3, 2))
-    assert (wrong.outcome, wrong.reason.partition(":")[0]) == ("out-of-scope", "PyTorch infers another type")
+    assert (wrong.outcome, wrong.reason.partition(":")[0]) == ("dynamo", "PyTorch infers another type")
+
+
+def test_a_sample_that_breaks_the_graph_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def branching(x: Tensor) -> Tensor:
+        return x * 2 if x.sum() > 0 else x - 1
+
+    assert attempt(branching, torch.ones(3)).outcome == "dynamo"
+    monkeypatch.setattr(opinfo, "tilewright", lambda module, inputs, options: lambda *args: [args[-1] * 3])
+    assert attempt(branching, torch.ones(3)).outcome == "failed"
+
+
+def test_what_no_backend_runs_is_as_with_aot_eager() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x + 1 if not isinstance(x, FunctionalTensor) and not torch.compiler.is_compiling() else x[None, :, 9]
+
+    assert attempt(function, torch.ones(3)).outcome == "as-aot-eager"
 
 
 def test_a_sample_is_traced_again_where_pytorch_specializes_a_number() -> None:
@@ -140,7 +156,7 @@ def test_samples_with_dynamic_shapes(name: str) -> None:
     assert not tally.count("failed"), tally.causes
 
 
-def test_what_pytorch_traces_only_with_static_shapes_is_as_with_aot_eager() -> None:
+def test_what_aot_autograd_traces_only_with_static_shapes_is_left_to_dynamo() -> None:
     def static(x: Tensor) -> Tensor:
         assert isinstance(x.shape[0], int)
         return x + 1
@@ -148,7 +164,7 @@ def test_what_pytorch_traces_only_with_static_shapes_is_as_with_aot_eager() -> N
     sample = SimpleNamespace(input=torch.ones(3), args=(), kwargs={})
     assert opinfo.run_sample(static, sample, sampling()).outcome == "passed"
     dynamic = opinfo.run_sample(static, sample, sampling(dynamic_shapes=True))
-    assert (dynamic.outcome, dynamic.reason.partition(":")[0]) == ("as-aot-eager", "AssertionError")
+    assert (dynamic.outcome, dynamic.reason.partition(":")[0]) == ("dynamo", "AssertionError")
 
 
 def test_what_differs_from_eager_in_every_backend_is_as_with_aot_eager(monkeypatch: pytest.MonkeyPatch) -> None:
