@@ -1,4 +1,4 @@
-"""Python processes that begin with PyTorch imported: they are forked from a server, where each import takes seconds otherwise."""
+"""Python processes that begin with PyTorch and the compiler imported, forked from a server: importing takes seconds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from types import TracebackType
 SERVER = """
 import json, os, runpy, signal, sys
 import torch, torch._dynamo, torch.export
+import compiler.tools.cli, compiler.torch_backend, compiler.passes
 
 
 def prepare(out, err, folder, variables, command):
