@@ -89,13 +89,6 @@ class Target:
     async_copies: tuple[tuple[str, str], ...] = ()
     machine: Machine | None = None
 
-    def memory_space(self, name: str) -> MemorySpace:
-        """Return the memory space called `name`; KeyError lists the others."""
-        spaces = {space.name: space for space in self.memory}
-        if name not in spaces:
-            raise KeyError(f"{self.name} has no memory called {name}; it has {', '.join(spaces)}")
-        return spaces[name]
-
     def kernel_problem(self, kernel: Kernel) -> str:
         """Return why a lowered kernel cannot become code for the target, as far as is known before; "" if it can."""
         return ""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
 import pytest
 import torch
 
 from compiler.driver import program_cache
 from compiler.options import Options
 from compiler.passes import reproducer
+from tests.python_server import PythonServer
+from tests.triton_process import triton_process
 
 
 def pytest_configure() -> None:
@@ -36,3 +41,24 @@ def no_programs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         program_cache, "program_key", lambda g, o, t: program_key(g, o, t) if o.cache != default else ""
     )
+
+
+@pytest.fixture(scope="session")
+def interpreter() -> Iterator[ProcessPoolExecutor]:
+    """A process in which Triton interprets kernels."""
+    with triton_process(interpret=True) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def offline() -> Iterator[ProcessPoolExecutor]:
+    """A process in which Triton compiles kernels for GPUs that are not here."""
+    with triton_process(interpret=False) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PythonServer]:
+    """Runs Python in processes of its own."""
+    with PythonServer(tmp_path_factory.mktemp("python")) as server:
+        yield server

@@ -25,6 +25,7 @@ from compiler import ArgumentError, CompiledModule
 from compiler.api import as_exported_program
 from compiler.driver.variant import compile_time_gc_settings
 from tests.frontend.frontend_kit import FunctionModule
+from tests.python_server import PythonServer
 
 
 class Gate(nn.Module):
@@ -408,9 +409,9 @@ def test_importing_the_package_is_cheap() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_numbers_can_be_checked_without_another_import() -> None:
+def test_numbers_can_be_checked_without_another_import(python: PythonServer) -> None:
     code = "import compiler, torch; assert compiler.testing.check(torch.nn.Identity(), (torch.ones(3),))"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python.run("-c", code).check_returncode()
 
 
 @pytest.mark.parametrize("given", [(torch.ones(3),), ("no tensor",)], ids=["compiled", "refused"])

@@ -11,8 +11,6 @@ import inspect
 import os
 import re
 import shlex
-import subprocess
-import sys
 import textwrap
 import warnings
 from itertools import takewhile
@@ -23,22 +21,22 @@ import pytest
 from documents import PAGES, ROOT, Block, blocks, notebook, steps, write_files
 
 from compiler.tools.cli import main as tilewright
+from tests.python_server import PythonServer
 
 PROGRAMS = {"python": [], "pytest": ["-m", "pytest"], "tilewright": ["-m", "compiler"]}
 """Commands of the pages, as arguments of Python."""
 
 
-def run(folder: Path, command: list[str], **variables: str) -> str:
-    """What a command prints, with `variables` in its environment."""
+def run(python: PythonServer, folder: Path, command: list[str], **variables: str) -> str:
+    """What Python prints, with `variables` in its environment."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    space = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", **variables}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=space)
+    done = python.run(*command, folder=folder, PYTHONPATH=path, PYTHONWARNINGS="ignore", **variables)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def run_script(folder: Path, block: Block) -> str:
-    return run(folder, [sys.executable, *([str(block.example)] if block.example else ["-c", block.text])])
+def run_script(python: PythonServer, folder: Path, block: Block) -> str:
+    return run(python, folder, [str(block.example)] if block.example else ["-c", block.text])
 
 
 def missing_packages(script: str) -> list[str]:
@@ -47,7 +45,7 @@ def missing_packages(script: str) -> list[str]:
     return sorted({n for n in names if importlib.util.find_spec(n) is None})
 
 
-def run_commands(folder: Path, block: Block, capsys: pytest.CaptureFixture[str]) -> str:
+def run_commands(python: PythonServer, folder: Path, block: Block, capsys: pytest.CaptureFixture[str]) -> str:
     """What the commands of a block print, each behind its line; `tilewright` runs in this process."""
     shown = ""
     for line in block.commands:
@@ -58,7 +56,7 @@ def run_commands(folder: Path, block: Block, capsys: pytest.CaptureFixture[str])
             assert tilewright(command[1:]) == 0, capsys.readouterr().err
             printed = capsys.readouterr().out
         else:
-            printed = run(folder, [sys.executable, *PROGRAMS[command[0]], *command[1:]], **variables)
+            printed = run(python, folder, [*PROGRAMS[command[0]], *command[1:]], **variables)
         shown += f"$ {line}\n{printed}"
     return shown
 
@@ -79,28 +77,32 @@ SCRIPTS = [
 
 @pytest.mark.parametrize("page", SEQUENCES)
 def test_page_from_top_to_bottom(
-    page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    page: str,
+    tmp_path: Path,
+    python: PythonServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_files(page, tmp_path)
     monkeypatch.chdir(tmp_path)
     for block, output in steps(page):
         if block.kind == "console":
-            block.must_be(run_commands(tmp_path, block, capsys))
+            block.must_be(run_commands(python, tmp_path, block, capsys))
             continue
-        printed = run_script(tmp_path, block)
+        printed = run_script(python, tmp_path, block)
         if output:
             output.must_be(printed)
 
 
 @pytest.mark.parametrize(("script", "output"), SCRIPTS)
-def test_script(script: Block, output: Block | None, tmp_path: Path) -> None:
+def test_script(script: Block, output: Block | None, tmp_path: Path, python: PythonServer) -> None:
     """The scripts check themselves; one whose packages are not installed is skipped with a warning."""
     assert script.kind == "python", f"{script.section}: say why it is not run, in a comment before the block"
     if missing := missing_packages(script.text):
         notice = f"NOT RUN: {script.page.name}, {script.section}: install {', '.join(missing)}"
         warnings.warn(notice, stacklevel=1)
         pytest.skip(notice)
-    printed = run_script(tmp_path, script)
+    printed = run_script(python, tmp_path, script)
     if output:
         output.must_be(printed)
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
-from multiprocessing import get_context
 
 import pytest
 
@@ -23,18 +20,8 @@ CASES = {
 }
 
 
-def compile_without_interpreter() -> None:
-    os.environ["TRITON_INTERPRET"] = "0"  # decided before Triton is imported
-
-
 def compiled_rows(name: str, target: str) -> list[StaticRow]:
     return list(static_rows([CASES[name]], [target]))
-
-
-@pytest.fixture(scope="module")
-def offline() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(1, get_context("spawn"), compile_without_interpreter) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize("target", ["sm90", "gfx942"])

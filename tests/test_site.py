@@ -15,6 +15,7 @@ from documents import ROOT
 
 from compiler.ir.graph.node import CONSTANT, INPUT, OPS
 from compiler.passes.pipeline_text import available_passes
+from tests.python_server import PythonServer
 
 if missing := [m for m in ("mkdocs", "material", "matplotlib") if importlib.util.find_spec(m) is None]:
     warnings.warn(f"NOT RUN: tests of the site: install {', '.join(missing)}, the extra `docs`", stacklevel=1)
@@ -27,10 +28,10 @@ BUILT_IN = sorted(n for n, make in available_passes().items() if make.__module__
 
 
 @pytest.fixture(scope="module")
-def files() -> dict[str, str]:
+def files(python: PythonServer) -> dict[str, str]:
     """Every file of the site, made by another process: it imports test files, whose passes and ops are declared once."""
     code = "import json; from docs.site.pages import site_files; print(json.dumps(site_files()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = python.run("-c", code, folder=ROOT)
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout)
     return found

@@ -15,16 +15,6 @@ TARGET = Target(
 )
 
 
-def test_finds_memory_space_by_name() -> None:
-    assert TARGET.memory_space("registers").capacity == 512
-    assert TARGET.memory_space("memory").capacity is None
-
-
-def test_unknown_memory_space_lists_the_others() -> None:
-    with pytest.raises(KeyError, match="toy has no memory called shared; it has registers, memory"):
-        TARGET.memory_space("shared")
-
-
 def test_defaults_need_no_features_and_no_machine() -> None:
     assert TARGET.missing_features() == ""
     assert TARGET.machine is None

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import compiler
 from compiler import torch_backend
 from compiler.torch_backend import tilewright
+from tests.python_server import PythonServer
 
 
 @pytest.fixture(autouse=True)
@@ -148,6 +149,6 @@ def test_logs_are_short_unless_asked_for_more(caplog: pytest.LogCaptureFixture) 
     assert message.startswith("compiled compiled: 1 kernels")
 
 
-def test_the_distribution_can_be_imported_by_its_name() -> None:
+def test_the_distribution_can_be_imported_by_its_name(python: PythonServer) -> None:
     code = "import tilewright, compiler; assert tilewright is compiler"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
+    python.run("-c", code, folder=Path(__file__).parent.parent).check_returncode()

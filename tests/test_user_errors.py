@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from torch import nn
 import compiler
 from compiler.errors import ArgumentError, OptionError, TargetError, TilewrightError
 from compiler.options import as_options
+from tests.python_server import PythonServer
 
 SAVE = """import sys, torch
 @torch.library.custom_op("elsewhere::twice", mutates_args=())
@@ -41,9 +40,9 @@ def test_an_unknown_keyword_is_named() -> None:
         compiled(y=torch.randn(3))
 
 
-def test_a_program_with_an_operator_of_another_library(tmp_path: Path) -> None:
+def test_a_program_with_an_operator_of_another_library(tmp_path: Path, python: PythonServer) -> None:
     path = tmp_path / "twice.pt2"
-    subprocess.run([sys.executable, "-c", SAVE, str(path)], check=True, capture_output=True)
+    python.run("-c", SAVE, str(path)).check_returncode()
     with pytest.raises(
         TilewrightError, match=r"calls elsewhere\.twice\.default, which is not registered; .*--load MODULE"
     ):

@@ -144,10 +144,6 @@ class Match:
         node = self.bindings[pattern]
         return len(self.graph.users[node]) + self.graph.outputs.count(node)
 
-    def constant_value(self, pattern: Pattern) -> Number | None:
-        """Return the number that all elements of a constant equal, or None."""
-        return scalar_value(self.bindings[pattern])
-
     def fail(self, reason: str) -> MatchFailure:
         """Decline this match; the reason becomes a missed remark."""
         return MatchFailure(reason)

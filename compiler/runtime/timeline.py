@@ -46,11 +46,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One call: `runs` of its steps in order, `spans` of the threads that shared them, and the number of spans that were lost."""
+    """One call: `runs` of its steps in order, and `spans` of the threads that shared them, MAX_SPANS at most."""
 
     runs: tuple[Span, ...]
     spans: tuple[Span, ...]
-    lost_spans: int = 0
 
     def step_seconds(self, steps: int) -> list[float]:
         """Return the seconds of each of `steps` steps, all of its runs together."""
@@ -94,7 +93,7 @@ class TimelineRecorder:
         threads, *times = self._spans[:recorded].T
         begins, finishes = ((t - start) * self._seconds_per_tick for t in times)
         spans = attribute_spans(runs, zip(threads.tolist(), begins.tolist(), finishes.tolist(), strict=True))
-        return Timeline(tuple(runs), tuple(spans), self._table[4] - recorded)
+        return Timeline(tuple(runs), tuple(spans))
 
 
 def segment_runs(program: Program) -> list[list[int]]:

@@ -100,14 +100,22 @@ def as_scalar_loops(kernel: Kernel) -> Kernel:
 
 def run_interpreter(kernel: Kernel, inputs: Sequence[Array]) -> KernelOutcome:
     """What the definition of Tile IR says of the kernel with its tiles, lanes and threads taken away."""
-    given = iter(inputs)
-    buffers = {p.name: poisoned_array(p.type) if p.role == "out" else next(given).copy() for p in kernel.params}
+    return _interpreted(as_scalar_loops(kernel), tuple((a.tobytes(), a.dtype, a.shape) for a in inputs))
+
+
+@lru_cache(maxsize=64)
+def _interpreted(kernel: Kernel, inputs: tuple[tuple[bytes, np.dtype[Any], tuple[int, ...]], ...]) -> KernelOutcome:
+    """The same for all tilings and targets: interpreted once.  Its arrays cannot be written."""
+    given = iter(np.frombuffer(data, dtype).reshape(shape).copy() for data, dtype, shape in inputs)
+    buffers = {p.name: poisoned_array(p.type) if p.role == "out" else next(given) for p in kernel.params}
     result = KernelOutcome()
     try:
-        run_kernel(as_scalar_loops(kernel), buffers)
+        run_kernel(kernel, buffers)
     except IndexError:
         result.check_failed = True
     result.update({p.name: buffers[p.name] for p in kernel.params if p.role in ("out", "inout")})
+    for array in result.values():
+        array.flags.writeable = False
     return result
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from documents import ROOT, blocks, write_files
 
 from compiler.driver.plugins import load_modules
 from compiler.errors import PluginError
+from tests.python_server import PythonServer
 from tests.report.explore.pages import page_data
 
 TUTORIAL = "docs/first-pass.md"
@@ -41,16 +43,21 @@ print(compiler.compile(Fade(), (x,), options=compiler.Options(target="c99")).pri
 """
 
 
-def run(folder: Path, *command: str, installed: Path | None = None) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(map(str, (installed or folder, ROOT)))
-    space = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, check=False, cwd=folder, env=space
-    )
+Run: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(python: PythonServer) -> Run:
+    """Runs Python in a folder, with the packages of `installed`."""
+
+    def run_python(folder: Path, *command: str, installed: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return python.run(*command, folder=folder, PYTHONPATH=os.pathsep.join(map(str, (installed or folder, ROOT))))
+
+    return run_python
+
+
+@pytest.fixture(scope="module")
+def installed(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package as pip installs it."""
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
     write_files(TUTORIAL, source)
@@ -94,7 +101,7 @@ def test_the_package_of_the_tutorial_is_short() -> None:
     assert sum(bool(line.strip()) for line in package.splitlines()) < 30
 
 
-def test_passes_of_a_plugin_run_in_edited_pipelines(installed: Path, tmp_path: Path) -> None:
+def test_passes_of_a_plugin_run_in_edited_pipelines(run: Run, installed: Path, tmp_path: Path) -> None:
     text = "graph(%x: f32[4, 1000]) { %s = sigmoid %x  %y = mul %x, %s  return %y }"
     (tmp_path / "x.ir").write_text(text)
     pipelines = ["-p", "default,+gate-to-silu@before:decompose", "--lower", "default,+unroll-short@before:parallelize"]
@@ -111,7 +118,7 @@ class Gate(torch.nn.Module):
         return x * torch.sigmoid(x)
 
 
-def test_passes_of_a_plugin_are_steps_of_the_page(installed: Path, tmp_path: Path) -> None:
+def test_passes_of_a_plugin_are_steps_of_the_page(run: Run, installed: Path, tmp_path: Path) -> None:
     torch.export.save(torch.export.export(Gate(), (torch.randn(4, 1000),)), tmp_path / "model.pt2")
     passes = ["--graph-passes", "default,+gate-to-silu@before:decompose"]
     passes += ["--tile-passes", "default,+unroll-short@before:parallelize"]
@@ -124,14 +131,14 @@ def test_passes_of_a_plugin_are_steps_of_the_page(installed: Path, tmp_path: Pat
     assert "unroll-short" in {s["name"] for s in kernel["tile"]["steps"]}
 
 
-def test_an_op_of_a_plugin_is_text_and_code(installed: Path, tmp_path: Path) -> None:
+def test_an_op_of_a_plugin_is_text_and_code(run: Run, installed: Path, tmp_path: Path) -> None:
     (tmp_path / "x.ir").write_text("graph(%x: f32[9]) { %y = smoothstep %x {low=1.0, high=3.0}  return %y }")
     done = run(tmp_path, "-m", "compiler", "opt", "x.ir", "-p", "fuse", "--lower", "--check", installed=installed)
     assert done.returncode == 0, done.stderr
     assert "(%x0[%i0] - 1.0) / 2.0" in done.stdout
 
 
-def test_a_model_takes_ops_and_targets_of_plugins(installed: Path, tmp_path: Path) -> None:
+def test_a_model_takes_ops_and_targets_of_plugins(run: Run, installed: Path, tmp_path: Path) -> None:
     """The model names an operator that nothing but the plugin registers; so does its file."""
     done = run(tmp_path, "-c", MODEL, installed=installed)
     assert done.returncode == 0, done.stderr
@@ -141,14 +148,14 @@ def test_a_model_takes_ops_and_targets_of_plugins(installed: Path, tmp_path: Pat
     assert printed.stdout == done.stdout, printed.stderr
 
 
-def test_help_lists_targets_of_plugins(installed: Path, tmp_path: Path) -> None:
+def test_help_lists_targets_of_plugins(run: Run, installed: Path, tmp_path: Path) -> None:
     done = run(tmp_path, "-m", "compiler", "compile", "--help", installed=installed)
     assert "c99" in done.stdout.replace(",", "").split(), done.stderr
     done = run(tmp_path, "-m", "compiler", "opt", "--help", "--load", "c_target", installed=ROOT / "examples")
     assert "c99" in done.stdout.replace(",", "").split(), done.stderr
 
 
-def test_a_plugin_that_fails_is_named_with_its_line(broken: Path) -> None:
+def test_a_plugin_that_fails_is_named_with_its_line(run: Run, broken: Path) -> None:
     done = run(broken, "-m", "compiler", "passes")
     assert done.returncode == 1
     assert done.stderr == (
@@ -164,7 +171,7 @@ def test_a_module_that_is_not_there(broken: Path) -> None:
         load_modules(["no_such"])
 
 
-def test_an_unknown_pass_says_where_passes_come_from(tmp_path: Path) -> None:
+def test_an_unknown_pass_says_where_passes_come_from(run: Run, tmp_path: Path) -> None:
     (tmp_path / "x.ir").write_text("graph(%x: f32[9]) { return %x }")
     done = run(tmp_path, "-m", "compiler", "opt", "x.ir", "-p", "default,+zzz@before:fuse")
     assert done.returncode == 1
@@ -172,7 +179,7 @@ def test_an_unknown_pass_says_where_passes_come_from(tmp_path: Path) -> None:
     assert "(--load MODULE)\n  default,+zzz@before:fuse\n           ^" in done.stderr
 
 
-def test_pytest_blesses_in_any_project(installed: Path, tmp_path: Path) -> None:
+def test_pytest_blesses_in_any_project(run: Run, installed: Path, tmp_path: Path) -> None:
     text = "graph(%x: f32[4]) { %s = sigmoid %x  %y = mul %x, %s  return %y }"
     test = tmp_path / "test_newcomer.py"
     test.write_text(

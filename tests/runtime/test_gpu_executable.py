@@ -6,11 +6,10 @@ TRITON_INTERPRET must be decided before Triton is imported, so that programs run
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from itertools import pairwise
-from multiprocessing import get_context
 from typing import Any, TypeAlias
 
 import pytest
@@ -237,15 +236,6 @@ def ranges_of_profiled_call() -> list[str]:
 
 
 # here
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[ProcessPoolExecutor]:
-    with pytest.MonkeyPatch.context() as patch, ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        patch.setenv("TRITON_INTERPRET", "1")
-        pool.submit(torch.set_num_threads, 1).result()
-        patch.undo()
-        yield pool
 
 
 @pytest.mark.parametrize("name", CASES)

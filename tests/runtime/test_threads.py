@@ -16,6 +16,7 @@ from compiler.codegen.llvm.object_file import emit_object
 from compiler.codegen.llvm.targets import host_target
 from compiler.runtime import threads
 from compiler.runtime.loader import Library, link_objects
+from tests.python_server import PythonServer
 
 CHUNKS = 64
 RECORD_CHUNKS = """
@@ -267,8 +268,8 @@ assert caught and all(caught)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_in_a_process_of_its_own(scenario: str) -> None:
-    subprocess.run([sys.executable, "-c", MODEL + SCENARIOS[scenario]], check=True, timeout=120)
+def test_in_a_process_of_its_own(scenario: str, python: PythonServer) -> None:
+    python.run("-c", MODEL + SCENARIOS[scenario]).check_returncode()
 
 
 SPAWN = """

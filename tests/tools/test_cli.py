@@ -17,6 +17,7 @@ from compiler.driver import variant
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.tile_parser import parse_kernel, parse_program
 from compiler.tools.cli import main
+from tests.python_server import PythonServer
 
 GRAPH = "graph @silu(%x: f32[1000]) { %s = sigmoid %x   %y = mul %s, %x   return %y }"
 KERNEL = "kernel @double(in %x: f32[100], out %y: f32[100]) { parallel %i in 0..100 { store %x[%i] * 2.0, %y[%i] } }"
@@ -286,10 +287,8 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert "softmax" in capsys.readouterr().out
 
 
-def test_as_a_module() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "compiler", "opt", "no/such.ir"], capture_output=True, text=True, check=False
-    )
+def test_as_a_module(python: PythonServer) -> None:
+    done = python.run("-m", "compiler", "opt", "no/such.ir")
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
 

@@ -46,11 +46,6 @@ def emit_assembly(llvm_ir: str, target: CPUTarget) -> str:
     return str(machine.emit_assembly(_optimize_module(llvm_ir, machine)))
 
 
-def emit_optimized_ir(llvm_ir: str, target: CPUTarget) -> str:
-    """Return the module after LLVM's passes, for inspection."""
-    return str(_optimize_module(llvm_ir, target_machine(target)))
-
-
 @cache
 def target_machine(target: CPUTarget, level: int = DEFAULT_LEVEL) -> TargetMachine:
     """Return the LLVM target machine for `target`; LLVMError if this LLVM has no such backend.

@@ -122,7 +122,7 @@ class Prefetch(TilePass):
         row = nest[-1]
         table = context.accesses(ir)
         large = {p.name for p in ir.params if p.role == "in" and dim_hint(p.type.nbytes) > cache}
-        row_accesses = [a for a in table.all if a.buffer in large and self.is_row_access(table, a, row)]
+        row_accesses = [a for a in table.all if a.buffer in large and is_row_access(a, row)]
         loops = [s for s in row.body if isinstance(s, (For, Reduce))]
         requests: PrefetchRequests = {}
         for a in row_accesses:
@@ -144,12 +144,12 @@ class Prefetch(TilePass):
             context.propose(self, None)
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
 
-    @staticmethod
-    def is_row_access(table: Accesses, a: Access, row: For) -> bool:
-        """Return True if a load of a lane loop runs along a row that `row` selects."""
-        source = a.loops[-1]
-        used = {v for d in a.index for v in variables(d)}
-        return bool(source.lanes) and not a.is_store and row.range.var in used and source.var in used
+
+def is_row_access(a: Access, row: For) -> bool:
+    """Return True if a load of a lane loop runs along a row that `row` selects."""
+    source = a.loops[-1]
+    used = {v for d in a.index for v in variables(d)}
+    return bool(source.lanes) and not a.is_store and row.range.var in used and source.var in used
 
 
 def panel_rows(table: Accesses, a: Access, lane: Range) -> tuple[Range, int] | None:

@@ -144,8 +144,8 @@ def test_nor_those_of_a_kernel_that_runs_once() -> None:
     check_pass("prefetch{distance=128}", before=before, after=after, machine=machine, idempotent=False)
 
 
-GROUPS = """kernel @groups(in %x: f32[4096], const %w: i32[128, 960, 4]{{1/96, 0, 2, 1%96}}, const %s: f32[128], out %y: f32[960]) {{
-  parallel %j in 0..960 tile 96 lanes 16 {{
+GROUPS = """kernel @groups(in %x: f32[4096], const %w: i32[128, 96, 4]{{1/96, 0, 2, 1%96}}, const %s: f32[128], out %y: f32[96]) {{
+  parallel %j in 0..96 tile 96 lanes 16 {{
     %a = reduce add %g in 0..128 {{
       %p = reduce add %k in 0..32{unroll} {{
         {prefetch}yield %x[%g*32 + %k] * cast<f32>(%w[%g, %j, %k//8] >> cast<i32>(index(%k%8)) & 15) }}
