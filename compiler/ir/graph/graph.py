@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compiler.ir.graph.node import CONSTANT, INPUT, Node
 from compiler.ir.graph.structure import Composite, Leaf, Recurrence
@@ -25,6 +25,9 @@ from compiler.ir.symbolic.binding import substitute_symbols
 from compiler.ir.symbolic.index_atoms import DynamicSize
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, dynamic_sizes
 from compiler.ir.types import TensorType
+
+if TYPE_CHECKING:
+    import networkx
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +156,16 @@ class Graph:
             return replace(n.op(*operands, loc=n.loc, **{k: fix(v) for k, v in n.attrs.items()}), name=n.name)
 
         return self.map_nodes(rule)
+
+    def to_networkx(self) -> networkx.DiGraph:
+        """Return the graph as a networkx graph of `Node`s with label, op and type; edges go from operand to user."""
+        import networkx
+
+        view: networkx.DiGraph = networkx.DiGraph(name=self.name)
+        for n in self.nodes:
+            view.add_node(n, label=f"{n.op.name}\n{n.result_type}", op=n.op.name, type=str(n.result_type))
+        view.add_edges_from((o, n) for n in self.nodes for o in n.operands)
+        return view
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
