@@ -1,7 +1,7 @@
 """Every kernel of the networks compiled for GPUs that are not here: `python -m benchmarks gpu_compile [ROW ...]`.
 
-Counts what Triton or its assembler refuses, and says how long that takes and how large the binaries are.  Inductor is left out:
-its Triton sources come from a compilation on a device, which must be there.
+Counts what Triton or its assembler refuses and the faults of the code as `gpu_static` finds them, and says how long that takes and
+how large the binaries are.  Inductor is left out: its Triton sources come from a compilation on a device, which must be there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 
 import compiler
 from benchmarks.arguments import BenchmarkArguments, print_table
+from benchmarks.gpu_static import faults
 from benchmarks.networks import NETWORKS
 from compiler.codegen.triton.loader import compile_offline
 from compiler.codegen.triton.program_sources import emit_program
@@ -72,15 +73,17 @@ def compile_network(name: str, target: GPUTarget) -> Compiled:
             compiled = compiler.compile(model, args, options={"target": target.name, "cache": ""})
     except RefusedKernelsError as error:
         return Compiled(problems=tuple(map(str, error.refused_kernels)))
-    sources = emit_program(compiled.stages.scheduled)
+    program = compiled.stages.scheduled
+    sources = emit_program(program)
     scheduled, binary_bytes, problems = time.perf_counter(), 0, []
-    distinct = dict.fromkeys(sources.values())
-    for source in distinct:
+    distinct = {source: name for name, source in sources.items()}
+    for source, kernel in distinct.items():
         try:
-            artefacts = compile_offline(source, target).artefacts
-            binary_bytes += sum(len(data) for kind, data in artefacts.items() if kind in ("cubin", "hsaco"))
+            binary = compile_offline(source, target)
         except Exception as error:  # whatever Triton, LLVM or an assembler raises
-            first_line = source.splitlines()[0].strip('"')
-            problems.append(f"{first_line}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            problems.append(f"{kernel}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            continue
+        binary_bytes += sum(len(data) for kind, data in binary.artefacts.items() if kind in ("cubin", "hsaco"))
+        problems += (f"{kernel}: {fault}" for fault in faults(program.kernels[kernel], target, binary.resources))
     seconds = scheduled - start, time.perf_counter() - scheduled
     return Compiled(len(sources), len(distinct), tuple(problems), *seconds, sum(map(len, distinct)), binary_bytes)
