@@ -276,7 +276,6 @@ class GPU(Machine):
     has_matrix_f32: bool = quantity(False, "bool", "Matrix units multiply f32 without rounding operands.", DATA_SHEET)
     limits_registers: bool = quantity(True, "bool", "The assembler takes a limit of a thread's registers.", DATA_SHEET)
     copies_boxes: bool = quantity(True, "bool", "Boxes of tensors are copied by a unit of their own (TMA).", DATA_SHEET)
-    descriptor_cycles: int = quantity(1000, "cycles", "Of a program that makes a tensor descriptor.", UNMEASURED)
     specialized_warps: int = quantity(0, "warps", "Beside those of a program with specialized warps; 0: none.", COUNTED)
     persistent_registers: int = quantity(16, "registers", "Of a thread that goes from one block to the next.", COUNTED)
     load_latency: int = quantity(800, "cycles", "Until data from memory can be used.", PUBLISHED)
