@@ -54,7 +54,8 @@ class Context:
 
     `rewrites` are the rewrites made so far, in order.  None follows the first `rewrite_limit` of them, except what later stages
     require; with `refuses_required` not even these, for IR that is interpreted.  `limited_pass` names the only pass whose rewrites
-    the limit counts and stops ("" for all).
+    the limit counts and stops ("" for all).  `on_state` is called with what builds the IR after the rewrites made so far, by passes
+    that can say so before they end.
     """
 
     machine: Machine = field(default_factory=Machine)
@@ -73,6 +74,7 @@ class Context:
     refuses_required: bool = False
     limited_pass: str = ""
     rewrites: list[Remark] = field(default_factory=list)
+    on_state: Callable[[Callable[[], Graph | Kernel | Program]], None] | None = None
     _accesses: Accesses | None = None
 
     @staticmethod
@@ -114,6 +116,11 @@ class Context:
         if self.rewrite_limit is None or self.limited_pass not in ("", pass_.name):
             return False
         return sum(self.limited_pass in ("", r.pass_) for r in self.rewrites) >= self.rewrite_limit
+
+    def reached(self, state: Callable[[], Graph | Kernel | Program]) -> None:
+        """Offer the IR after the rewrites made so far, as `state` builds it, to who wants to see each."""
+        if self.on_state:
+            self.on_state(state)
 
     def also_applied(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
         """Say what else changes by the rewrite that was just allowed."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from compiler.errors import PassError
@@ -244,6 +245,7 @@ class RulePass(GraphPass):
                         if replacement in graph.users
                         else replacement.with_name(node.name).with_loc(node.loc)
                     )
+                    context.reached(partial(graph.replace_nodes, replacements))
                     break
                 if replacement is not None:
                     failures.append((node, f"{replacement.reason} ({rule.source_location})"))

@@ -16,13 +16,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from compiler.ir.graph.node import CONSTANT, INPUT, Node
 from compiler.ir.graph.structure import Composite, Leaf, Recurrence
 from compiler.ir.symbolic.binding import substitute_symbols
-from compiler.ir.symbolic.index_expr import Dim
+from compiler.ir.symbolic.index_atoms import DynamicSize
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, dynamic_sizes
+from compiler.ir.types import TensorType
 
 if TYPE_CHECKING:
     import networkx
@@ -76,11 +78,32 @@ class Graph:
         """Names of the symbolic dimensions of the inputs."""
         return frozenset().union(*(n.type.symbols for n in self.inputs))
 
-    def map_nodes(self, rule: Callable[[Node, tuple[Node, ...]], Node]) -> Graph:
-        """Rebuild the graph with `rule(node, rebuilt_operands)` in place of each node, inputs included."""
+    @cached_property
+    def dynamic_sizes(self) -> frozenset[DynamicSize]:
+        """The dynamic sizes in types and attributes, those of nested graphs included."""
+        return dynamic_sizes_in(tuple((n.result_type, *n.attrs.values()) for n in self.nodes))
+
+    def map_nodes(
+        self,
+        rule: Callable[[Node, tuple[Node, ...]], Node],
+        reached: Callable[[Callable[[], Graph]], None] | None = None,
+    ) -> Graph:
+        """Rebuild the graph with `rule(node, rebuilt_operands)` in place of each node, inputs included.
+
+        After each node, `reached` is given what builds the graph in which the nodes behind it are left as they are.
+        """
         new: dict[Node, Node] = {}
         for n in self.nodes:
             new[n] = rule(n, tuple(new[o] for o in n.operands))
+            if reached:
+                reached(partial(self._with_first_nodes, new))
+        return replace(self, inputs=tuple(new[n] for n in self.inputs), outputs=tuple(new[n] for n in self.outputs))
+
+    def _with_first_nodes(self, replaced: Mapping[Node, Node]) -> Graph:
+        """Return the graph with its first nodes replaced."""
+        new = dict(replaced)
+        for n in self.nodes[len(replaced) :]:
+            new[n] = n.with_operands(tuple(new[o] for o in n.operands))
         return replace(self, inputs=tuple(new[n] for n in self.inputs), outputs=tuple(new[n] for n in self.outputs))
 
     def map_bodies(self, transform: Callable[[Graph], Graph]) -> Graph:
@@ -171,13 +194,30 @@ def expand_composite(node: Node) -> Graph:
     return Graph(inputs, (root,), node.op.name)
 
 
-def unique_names(nodes: Iterable[Node]) -> dict[Node, str]:
-    """Return a distinct name for each node: its own if no earlier node has it, else a numbered one."""
+def dynamic_sizes_in(value: object) -> frozenset[DynamicSize]:
+    """Return the dynamic sizes in a graph, a type or the value of an attribute."""
+    if isinstance(value, Graph):
+        return value.dynamic_sizes
+    if isinstance(value, TensorType):
+        value = value.shape
+    if isinstance(value, tuple):
+        return frozenset().union(*(dynamic_sizes_in(v) for v in value if not isinstance(v, (int, str))))
+    return dynamic_sizes(value) if isinstance(value, IndexExpr) else frozenset()
+
+
+def own_name(n: Node) -> str:
+    """Return the name of a node, "" if it has none."""
+    return n.name
+
+
+def unique_names(nodes: Iterable[Node], name_of: Callable[[Node], str] = own_name) -> dict[Node, str]:
+    """Return a distinct name for each node: that of `name_of` if no earlier node has it, else a numbered one."""
     taken: set[str] = set()
     repetitions: Counter[str] = Counter()
     names: dict[Node, str] = {}
     for n in nodes:
-        base, first = n.name or n.op.name, n.name or f"{n.op.name}_0"
+        given = name_of(n)
+        base, first = given or n.op.name, given or f"{n.op.name}_0"
         name = first
         while name in taken:
             repetitions[first] += 1

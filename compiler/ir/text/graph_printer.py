@@ -20,10 +20,9 @@ from typing import Any
 
 from compiler.errors import Loc
 from compiler.ir.graph.constant import ConstantData
-from compiler.ir.graph.graph import Graph, unique_names
+from compiler.ir.graph.graph import Graph, own_name, unique_names
 from compiler.ir.graph.node import CONSTANT, INPUT, Node, freeze, scalar_constant, scalar_value
 from compiler.ir.symbolic.index_atoms import DynamicSize
-from compiler.ir.symbolic.index_expr import IndexExpr, dynamic_sizes
 from compiler.ir.text.lexer import format_name, quote
 from compiler.ir.text.literal import write_array, write_number, write_value
 from compiler.ir.text.resources import write_resources
@@ -51,8 +50,8 @@ def print_with_resources(
     graph: Graph, *, locations: bool = False, types: bool = True
 ) -> tuple[str, dict[str, ConstantData]]:
     """Return the text of `print_graph`, and `graph_resources`."""
-    printer = _Printer(locations, types)
-    return printer.graph(graph, _dynamic_sizes_in(graph)), printer.resources
+    printer = GraphPrinter(locations, types)
+    return printer.print(graph), printer.resources
 
 
 def write_dynamic_size(s: DynamicSize) -> str:
@@ -69,16 +68,38 @@ def write_header(head: str, params: list[str], suffix: str = "") -> str:
 
 
 @dataclass
-class _Printer:
+class GraphPrinter:
+    """Printer of graphs whose nodes are called by `name_of`; graphs that share nested graphs share their texts.
+
+    `resources` are those of the last graph.
+    """
+
     locations: bool = False
     types: bool = True
+    name_of: Callable[[Node], str] = own_name
     resources: dict[str, ConstantData] = field(default_factory=dict)
+    _nested: dict[Graph, str] = field(default_factory=dict)
+
+    def print(self, graph: Graph) -> str:
+        """Return the text of a graph, with declarations of its dynamic sizes."""
+        self.resources = {}
+        return self.graph(graph, graph.dynamic_sizes)
+
+    def nested(self, graph: Graph) -> str:
+        """Return the text of a graph inside another one."""
+        if graph in self._nested:
+            return self._nested[graph]
+        known = len(self.resources)
+        text = self.graph(graph)
+        if len(self.resources) == known:  # names of resources depend on what else is printed
+            self._nested[graph] = text
+        return text
 
     def graph(self, graph: Graph, declared_sizes: Iterable[DynamicSize] = ()) -> str:
         """Return the text of `graph`, with declarations of `declared_sizes` (a nested graph declares none)."""
         literals = _inline_literals(graph)
         named = [n for n in graph.nodes if n not in literals]
-        texts = {n: format_value_name(name) for n, name in unique_names(named).items()}
+        texts = {n: format_value_name(name) for n, name in unique_names(named, self.name_of).items()}
         texts |= {n: _format_literal(n) for n in literals}
         head = "graph" if graph.name == "graph" else f"graph {format_global_name(graph.name)}"
         inputs = [write_dynamic_size(s) for s in sorted(declared_sizes, key=str)]
@@ -91,7 +112,7 @@ class _Printer:
         if n.op is CONSTANT:
             return f"{texts[n]} = constant {n.result_type} {self.contents(n, texts[n][1:])}{self.loc(n.loc)}"
         type_text = f": {_format_result_type(n.result_type)}" if self.types else ""
-        attrs = [f"{k}={write_value(v, self.graph)}" for k, v in n.attrs.items() if not _is_default(n, k, v)]
+        attrs = [f"{k}={write_value(v, self.nested)}" for k, v in n.attrs.items() if not _is_default(n, k, v)]
         words = [n.op.name, ", ".join(texts[o] for o in n.operands), "{" + ", ".join(attrs) + "}" if attrs else ""]
         return f"{texts[n]}{type_text} = {' '.join(filter(None, words))}{self.loc(n.loc)}"
 
@@ -115,19 +136,6 @@ class _Printer:
             return ""
         texts = (loc.code, loc.module) if loc.module else (loc.code,) if loc.code else ()
         return f" loc({', '.join([f'{quote(loc.file)}:{loc.line}', *map(quote, texts)])})"
-
-
-def _dynamic_sizes_in(value: object) -> frozenset[DynamicSize]:
-    """Return the dynamic sizes in a graph, a node, a type or an attribute value."""
-    if isinstance(value, Graph):
-        return _dynamic_sizes_in(value.nodes)
-    if isinstance(value, Node):
-        return _dynamic_sizes_in((value.result_type, *value.attrs.values()))
-    if isinstance(value, TensorType):
-        return _dynamic_sizes_in(value.shape)
-    if isinstance(value, tuple):
-        return frozenset().union(*map(_dynamic_sizes_in, value))
-    return dynamic_sizes(value) if isinstance(value, IndexExpr) else frozenset()
 
 
 def indent(text: str) -> str:

@@ -56,7 +56,7 @@ class Canonicalize(GraphPass):
                     changed, new = True, simplified
             return new
 
-        rebuilt = ir.map_nodes(rule)
+        rebuilt = ir.map_nodes(rule, context.reached)
         return rebuilt if changed else ir
 
 

@@ -42,7 +42,7 @@ class CSE(GraphPass):
             context.count(self, "merged")
             return unique
 
-        rebuilt = ir.map_nodes(rule)
+        rebuilt = ir.map_nodes(rule, context.reached)
         return rebuilt if len(rebuilt.nodes) < len(ir.nodes) else ir
 
 

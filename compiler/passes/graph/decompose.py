@@ -27,7 +27,7 @@ class Decompose(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         if not any(self._should_expand(n) for n in ir.nodes):
             return ir
-        return ir.map_nodes(lambda n, operands: self._expand(n.with_operands(operands), context))
+        return ir.map_nodes(lambda n, operands: self._expand(n.with_operands(operands), context), context.reached)
 
     def _should_expand(self, n: Node) -> bool:
         return isinstance(n.structure, Composite) and n.op.name not in self.keep

@@ -8,8 +8,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-import networkx
-
 from compiler.analysis.accesses import Accesses
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
 from compiler.analysis.placement import concat_offsets
@@ -101,14 +99,23 @@ class GroupSearch:
         self.groups_of_node: dict[Node, list[Group]] = {}
         self.all_groups: list[Group] = []
         self.group_costs: dict[Hashable, int | str] = {}  # by nodes of a group
+        self.bodies: dict[Hashable, tuple[Graph, tuple[Node, ...]]] = {}
+        self.single_groups: dict[Node, Group] = {}
+        self.rebuilt: dict[
+            Node | Graph, tuple[tuple[Node, ...], tuple[Node, ...]]
+        ] = {}  # operands and results last time
 
     def run(self) -> Graph:
         fusible = [n for n in self.graph.nodes if not isinstance(n.structure, UNFUSED)]
         if not fusible or not self.context.may_apply(self.options, "nodes become kernels", required=True, remark=False):
             return self.graph
+        self.single_groups = {n: Group(n, {n}) for n in fusible}
+        self.context.reached(self.rebuild)
         for n in reversed(fusible):
             if n not in self.groups_of_node:
                 self.assign_group(n, n in self.outputs)
+                self.context.reached(self.rebuild)
+        self.context.count(self.options, "kernels", len(self.all_groups))
         return self.rebuild()
 
     def assign_group(self, n: Node, is_output: bool) -> None:
@@ -377,6 +384,13 @@ class GroupSearch:
 
         Groups that differ only in the order of their nodes in this graph thus become the same kernel.
         """
+        nodes = (g.root, frozenset(g.members), *g.extra_outputs)
+        if nodes not in self.bodies:
+            self.bodies[nodes] = self.new_body(g)
+        return self.bodies[nodes]
+
+    def new_body(self, g: Group) -> tuple[Graph, tuple[Node, ...]]:
+        """Return `body` of a group that had none yet."""
         roots = (g.root, *g.extra_outputs)
         operands = self.operands(g, preorder(roots, g.members))
         new = {o: input_node(f"x{k}", o.type, o.loc) for k, o in enumerate(operands)}
@@ -386,43 +400,45 @@ class GroupSearch:
         return Graph(tuple(new[o] for o in operands), outputs, g.root.op.name), tuple(operands)
 
     def rebuild(self) -> Graph:
-        """Return the graph with every group as one `fused` node, in topological order."""
-        owner: dict[Node, Group] = {}
-        for g in self.all_groups:
-            for n in (g.root, *g.extra_outputs):
-                owner[n] = g
-        bodies = {id(g): self.body(g) for g in self.all_groups}
-        dependencies: networkx.DiGraph = networkx.DiGraph()
-        unfused: list[Node | Group] = [n for n in self.graph.nodes if n not in self.groups_of_node]
-        dependencies.add_nodes_from([*unfused, *self.all_groups])
-        for unit in [*unfused, *self.all_groups]:
-            reads = unit.operands if isinstance(unit, Node) else bodies[id(unit)][1]
-            dependencies.add_edges_from((owner.get(o, o), unit) for o in reads)
-        node_order = {id(n): k for n, k in self.order.items()}
+        """Return the graph with every group as one `fused` node; nodes without a group yet are kernels of their own."""
+        alone = [g for n, g in self.single_groups.items() if n not in self.groups_of_node]
+        owner = {n: g for g in (*self.all_groups, *alone) for n in (g.root, *g.extra_outputs)}
         new: dict[Node, Node] = {}
-        fused = OPS["fused"]
-
-        def rank(u: Node | Group) -> int:
-            return node_order[id(u if isinstance(u, Node) else u.root)]
-
-        for unit in networkx.lexicographical_topological_sort(dependencies, key=rank):
-            if isinstance(unit, Node):
-                new[unit] = unit.with_operands(tuple(new[o] for o in unit.operands))
+        stack = [(n, False) for n in (*self.graph.inputs, *self.graph.outputs)]
+        while stack:
+            n, operands_visited = stack.pop()
+            if n in new:
                 continue
-            body, operands = bodies[id(unit)]
-            fused_node = fused(*(new[o] for o in operands), body=body, loc=unit.root.loc)
-            results = (unit.root, *unit.extra_outputs)
-            if len(results) == 1:
-                new[unit.root] = fused_node.with_name(unit.root.name)
+            g = owner.get(n)
+            body, operands = self.body(g) if g else (None, n.operands)
+            if operands_visited:
+                results = (n,) if g is None else (g.root, *g.extra_outputs)
+                new |= zip(results, self.rebuilt_results(results, body, tuple(new[o] for o in operands)), strict=True)
             else:
-                for k, r in enumerate(results):
-                    new[r] = OPS["tuple_get"](fused_node, index=k, loc=r.loc).with_name(r.name)
-        self.context.count(self.options, "kernels", len(self.all_groups))
+                stack.append((n, True))
+                stack += [(o, False) for o in operands if o not in new]
         return replace(
             self.graph,
             outputs=tuple(new[o] for o in self.graph.outputs),
             inputs=tuple(new[i] for i in self.graph.inputs),
         )
+
+    def rebuilt_results(
+        self, results: tuple[Node, ...], body: Graph | None, operands: tuple[Node, ...]
+    ) -> Sequence[Node]:
+        """Return `results` of a kernel, or of a node outside (None), on other operands; the same nodes for the same operands."""
+        root = results[0]
+        read, known = self.rebuilt.get(body or root, ((), ()))
+        if not known or read != operands:
+            if body is None:
+                known = (root.with_operands(operands),)
+            else:
+                kernel = OPS["fused"](*operands, body=body, loc=root.loc)
+                several = results if len(results) > 1 else ()
+                parts = [OPS["tuple_get"](kernel, index=k, loc=r.loc) for k, r in enumerate(several)]
+                known = tuple(p.with_name(r.name) for p, r in zip(parts or [kernel], results, strict=True))
+            self.rebuilt[body or root] = operands, known
+        return known
 
 
 def kernel_cost(kernel: Kernel, machine: Machine) -> int:

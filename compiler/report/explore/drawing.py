@@ -9,7 +9,7 @@ from compiler.ir.graph.graph import Graph, unique_names
 from compiler.ir.graph.node import CONSTANT, Node
 from compiler.ir.graph.structure import Leaf, TupleGet
 from compiler.report.explore.layering import Path, build_hierarchy
-from compiler.report.explore.origins import name_by_origin, origin_numbers, visit_nodes
+from compiler.report.explore.origins import origin_name, origin_numbers, visit_nodes
 from compiler.report.explore.page_data import Drawing, DrawnNode
 
 
@@ -24,7 +24,7 @@ class DrawingBuilder:
     def draw_step(self, graph: Graph, kernels: Mapping[str, str]) -> int:
         """Return the number of a new drawing, of `graph`; `kernels` gives the kernel of a node by its name in the fused graph."""
         walk = _GraphWalk(kernels)
-        walk.add(name_by_origin(graph), "", (), {})
+        walk.add(graph, "", (), {})
         at = {n.id: k for k, n in enumerate(walk.drawn)}
         edges = [(at[i], k) for k, n in enumerate(walk.drawn) if walk.paths[k] is not None for i in n.inputs if i in at]
         boxes = {path: at[name] for path, name in walk.boxes.items()}
@@ -54,7 +54,7 @@ class _GraphWalk:
 
     def add(self, graph: Graph, prefix: str, path: Path, given: Mapping[Node, list[str]]) -> list[str]:
         """Add a graph in the box `path`, and return the ids of its results; `given` has those of values from outside."""
-        names, values = unique_names(graph.nodes), dict(given)
+        names, values = unique_names(graph.nodes, origin_name), dict(given)
         for n in graph.nodes:
             if n.op is CONSTANT or n in values:
                 continue

@@ -51,24 +51,17 @@ class OriginTable:
         return graph.map_nodes(rule)
 
 
-def name_by_origin(graph: Graph) -> Graph:
-    """Return `graph` for printing: a node that a pass built is called after its origin and its op, as in `linear_0.matmul`.
+def origin_name(n: Node) -> str:
+    """Return the name of a node on the page: one that a pass built is called after its origin and its op, as in `linear_0.matmul`.
 
     Such names stay as they are when other nodes come and go.
     """
-
-    def rule(n: Node, operands: tuple[Node, ...]) -> Node:
-        name = n.name
-        if not name and isinstance(n.loc, OriginLoc) and not isinstance(n.structure, Leaf):
-            name = f"{n.loc.node}.{n.op.name}"
-        attrs = {k: name_by_origin(v) if isinstance(v, Graph) else v for k, v in n.attrs.items()}
-        return replace(n, operands=operands, name=name, attrs=attrs)
-
-    return graph.map_nodes(rule)
+    is_built = not n.name and isinstance(n.loc, OriginLoc) and not isinstance(n.structure, Leaf)
+    return f"{n.loc.node}.{n.op.name}" if is_built and isinstance(n.loc, OriginLoc) else n.name
 
 
 def subject_of(r: Remark) -> str:
-    """Return what a remark is about as the page names it: a node by `name_by_origin`, or a kernel."""
+    """Return what a remark is about as the page names it: a node by `origin_name`, or a kernel."""
     if isinstance(r.loc, OriginLoc) and r.node:
         return f"%{r.node}" if r.node.startswith(r.loc.node) else f"%{r.loc.node}.{r.node}"
     return f"%{r.node}" if r.node else f"@{r.kernel}" if r.kernel else ""

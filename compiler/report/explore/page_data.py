@@ -34,8 +34,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One rewrite inside a pass: what it says, what it is about, and how the text changes."""
+    """One rewrite inside a pass, or several: the number of the last one, what they say, are about, and change in the text.
 
+    They are counted over all passes, as `rewrite_limit` does; 0 stands for what a pass does in any case.
+    """
+
+    number: int
     message: str
     about: str
     origins: list[int]

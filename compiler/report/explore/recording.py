@@ -22,7 +22,10 @@ from compiler.target import Target
 
 @dataclass(frozen=True)
 class PassRun:
-    """One run of a pass: its input and result (None if it failed), the alternatives that it proposed, and its rewrites."""
+    """One run of a pass: its input and result (None if it failed), the alternatives that it proposed, and its rewrites.
+
+    `made` is the number of rewrites that earlier runs made.
+    """
 
     pass_: Pass[Any]
     before: AnyIR
@@ -30,6 +33,7 @@ class PassRun:
     seconds: float = 0.0
     alternatives: tuple[Alternative, ...] = ()
     rewrites: tuple[Remark, ...] = ()
+    made: int = 0
 
 
 @dataclass
@@ -47,7 +51,7 @@ class PassRecorder(PassInstrument):
     def after_pass(self, pass_: Pass[Any], old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
         proposed, made = self._known
         alternatives, rewrites = context.alternatives[proposed:], context.rewrites[made:]
-        self.runs[-1] = PassRun(pass_, old, new, seconds, tuple(alternatives), tuple(rewrites))
+        self.runs[-1] = PassRun(pass_, old, new, seconds, tuple(alternatives), tuple(rewrites), made)
 
 
 @dataclass(frozen=True)

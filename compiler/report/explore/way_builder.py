@@ -25,7 +25,7 @@ from compiler.ir.tile.program import Launch, OpaqueCall, Program, execution_coun
 from compiler.options import Options
 from compiler.pipeline import Stages
 from compiler.report.explore.drawing import DrawingBuilder
-from compiler.report.explore.origins import OriginLoc, name_by_origin, subject_of
+from compiler.report.explore.origins import OriginLoc, origin_name, subject_of
 from compiler.report.explore.page_data import (
     MemoryBlock,
     MemoryMap,
@@ -166,9 +166,8 @@ def kernels_by_node(stages: Stages | None) -> dict[str, str]:
     """Return the kernel that computes each node of the fused graph, by the name that the page gives the node."""
     if stages is None:
         return {}
-    own = unique_names(stages.fused.nodes).values()
-    shown = unique_names(name_by_origin(stages.fused).nodes).values()
-    page_names = dict(zip(own, shown, strict=True))
+    shown = unique_names(stages.fused.nodes, origin_name)
+    page_names = {name: shown[n] for n, name in unique_names(stages.fused.nodes).items()}
     launches = (s for s in walk_steps(stages.scheduled.steps) if isinstance(s, Launch))
     return {page_names.get(s.node, s.node): s.kernel for s in launches}
 
