@@ -46,7 +46,6 @@ from compiler.pipeline import lower_and_schedule
 DOCUMENT = Path(__file__).parent.parent / "docs" / "gpu.md"
 
 
-
 def case(name: str, build: Callable[..., Node], *types: str) -> KernelCase:
     """Return a case that is only compiled."""
     return KernelCase(name, types, build, lambda *x: x[0])

@@ -16,13 +16,13 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-import torch._dynamo.device_interface as device_interface
 import torch._inductor.config as inductor_config
-import torch._inductor.runtime.triton_helpers as triton_helpers
 from torch import nn
+from torch._dynamo import device_interface
 from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.runtime import triton_helpers
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
