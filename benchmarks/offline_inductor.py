@@ -80,13 +80,13 @@ def told_of_device(gpu: GPU, kernels: list[Any]) -> Iterator[None]:
 
     told = device_functions(gpu)
     own = set(vars(device_interface.CudaInterface)) - {"is_available"}
-    interface = {k: v if isinstance(v, type) else staticmethod(v) for k, v in told.items() if k in own}
+    interface: dict[str, Any] = {k: v if isinstance(v, type) else staticmethod(v) for k, v in told.items() if k in own}
     interface |= {
         "get_compute_capability": staticmethod(lambda device=None: 10 * CAPABILITY[0] + CAPABILITY[1]),
         "maybe_exchange_device": staticmethod(lambda device: 0),
     }
     told |= {"get_rng_state": lambda device=None: torch.empty(16, dtype=torch.uint8), "set_rng_state": lambda *x: None}
-    config = {"compile_threads": 1, "force_disable_caches": True}
+    config: dict[str, Any] = {"compile_threads": 1, "force_disable_caches": True}
     driver = SimpleNamespace(
         get_current_target=lambda: GPUTarget("cuda", 10 * CAPABILITY[0] + CAPABILITY[1], gpu.warp_threads),
         get_current_device=lambda: 0,
