@@ -1,7 +1,7 @@
 """Every kernel of the networks compiled for GPUs that are not here: `python -m benchmarks gpu_compile [ROW ...]`.
 
-Counts what Triton or its assembler refuses, and says how long that takes and how large the binaries are.  Inductor is left out:
-its Triton sources come from a compilation on a device, which must be there.
+Counts what Triton or its assembler refuses and the faults of the code as `gpu_static` finds them, and says how long that takes and
+how large the binaries are.  A row has Inductor's kernels for sm90, in all configurations that it would time, beside its calls of cuBLAS and cuDNN.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import torch
 
 import compiler
 from benchmarks.arguments import BenchmarkArguments, print_table
+from benchmarks.gpu_static import faults
 from benchmarks.networks import NETWORKS
+from benchmarks.offline_inductor import compile_with_inductor
 from compiler.codegen.triton.loader import compile_offline
 from compiler.codegen.triton.program_sources import emit_program
 from compiler.codegen.triton.targets import GPU_TARGETS, GPUTarget
 from compiler.codegen.triton.triton_names import RefusedKernelsError
+from compiler.cost.machine import GPU
 from compiler.report.render import table
 
 TARGETS = ("sm90", "gfx942")
@@ -35,13 +38,14 @@ class Compiled:
     triton_seconds: float = 0.0
     source_bytes: int = 0
     binary_bytes: int = 0
+    library_calls: int = 0
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The fields as cells of a table."""
         seconds = f"{self.pass_seconds:.1f}", f"{self.triton_seconds:.1f}"
         sizes = f"{self.source_bytes / 1024:.0f}", f"{self.binary_bytes / 1024:.0f}"
-        return f"{self.kernels}", f"{self.distinct}", f"{len(self.problems)}", *seconds, *sizes
+        return f"{self.kernels}", f"{self.distinct}", f"{len(self.problems)}", *seconds, *sizes, f"{self.library_calls}"
 
 
 def main(arguments: BenchmarkArguments) -> None:
@@ -50,7 +54,7 @@ def main(arguments: BenchmarkArguments) -> None:
 
     triton.knobs.compilation.always_compile = True
     failures = 0
-    heads = ["kernels", "distinct", "failed", "passes s", "Triton s", "source KiB", "binaries KiB"]
+    heads = ["kernels", "distinct", "failed", "passes s", "Triton s", "source KiB", "binaries KiB", "library calls"]
     rows = table("kernels compiled offline, batch size 1", ["network", "target"], heads)
     for name in arguments.select_rows(NETWORKS):
         for target in TARGETS:
@@ -58,9 +62,21 @@ def main(arguments: BenchmarkArguments) -> None:
             failures += len(compiled.problems)
             rows.add_row(name, target, *compiled.cells)
             print(name, target, *compiled.cells, *compiled.problems, sep="  ", file=sys.stderr)
+        if "Inductor" in arguments.peers:
+            rows.add_row(name, "sm90, Inductor", *compile_peer(name).cells)
     print_table(rows)
     if failures:
         raise SystemExit(f"{failures} kernels failed")
+
+
+def compile_peer(name: str) -> Compiled:
+    """Compile a network by Inductor, whose seconds are not told apart."""
+    program = compile_with_inductor(*NETWORKS[name](), GPU())
+    binaries = program.binaries
+    return Compiled(
+        len(binaries), len(set(binaries)), triton_seconds=program.seconds, source_bytes=len(program.code),
+        binary_bytes=sum(map(len, binaries)), library_calls=program.library_calls,
+    )  # fmt: skip
 
 
 def compile_network(name: str, target: GPUTarget) -> Compiled:
@@ -72,15 +88,17 @@ def compile_network(name: str, target: GPUTarget) -> Compiled:
             compiled = compiler.compile(model, args, options={"target": target.name, "cache": ""})
     except RefusedKernelsError as error:
         return Compiled(problems=tuple(map(str, error.refused_kernels)))
-    sources = emit_program(compiled.stages.scheduled)
+    program = compiled.stages.scheduled
+    sources = emit_program(program)
     scheduled, binary_bytes, problems = time.perf_counter(), 0, []
-    distinct = dict.fromkeys(sources.values())
-    for source in distinct:
+    distinct = {source: name for name, source in sources.items()}
+    for source, kernel in distinct.items():
         try:
-            artefacts = compile_offline(source, target).artefacts
-            binary_bytes += sum(len(data) for kind, data in artefacts.items() if kind in ("cubin", "hsaco"))
+            binary = compile_offline(source, target)
         except Exception as error:  # whatever Triton, LLVM or an assembler raises
-            first_line = source.splitlines()[0].strip('"')
-            problems.append(f"{first_line}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            problems.append(f"{kernel}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            continue
+        binary_bytes += sum(len(data) for kind, data in binary.artefacts.items() if kind in ("cubin", "hsaco"))
+        problems += (f"{kernel}: {fault}" for fault in faults(program.kernels[kernel], target, binary.resources))
     seconds = scheduled - start, time.perf_counter() - scheduled
     return Compiled(len(sources), len(distinct), tuple(problems), *seconds, sum(map(len, distinct)), binary_bytes)

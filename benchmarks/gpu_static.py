@@ -4,7 +4,8 @@ Each case is compiled offline.  `ptxas -v` and the metadata of AMD's assembly sa
 instructions access memory and multiply.  A kernel is at fault if
 
 - it spills, or takes more registers or shared memory than a block may have;
-- it reads much data, or writes much, and never 16 bytes in a thread at once (LDG.E.128, global_load_dwordx4, copies of boxes);
+- it is bound by memory and never reads, or writes, 16 bytes in a thread at once (LDG.E.128, global_load_dwordx4, copies of boxes),
+  where that is an eighth of its bytes and more than all resident threads access at once: smaller kernels want many threads instead;
 - it multiplies matrices that fill a block in a dtype of matrix units without them (wgmma or tcgen05 where the target has them, else
   mma.sync or MFMA).
 
@@ -20,6 +21,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from benchmarks.gpu import CASES, KernelCase
@@ -28,9 +30,10 @@ from compiler.codegen.triton.emit import emit_triton
 from compiler.codegen.triton.loader import compile_offline
 from compiler.codegen.triton.resources import KernelResources
 from compiler.codegen.triton.targets import GPU_TARGETS, GPUTarget
-from compiler.cost.gpu_contraction import ProductLoops, product_loops
+from compiler.cost.gpu_contraction import ProductLoops, block_extent, product_loops
 from compiler.cost.gpu_occupancy import BlockResources, occupancy
 from compiler.cost.gpu_product import MIN_BLOCK
+from compiler.cost.gpu_time import arithmetic_seconds, memory_seconds
 from compiler.cost.machine import GPU
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
@@ -41,9 +44,6 @@ from compiler.options import Options
 from compiler.pipeline import lower_and_schedule
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "gpu.md"
-
-SMALLEST_MOVED_BYTES = 1 << 20
-"""Bytes of parameters from which on a kernel is expected to access memory in full width."""
 
 
 def case(name: str, build: Callable[..., Node], *types: str) -> KernelCase:
@@ -108,9 +108,11 @@ def faults(kernel: Kernel, target: GPUTarget, r: KernelResources) -> Iterator[st
         yield f"{r.registers} registers"
     if r.shared_bytes > gpu.block_shared_bytes:
         yield f"{r.shared_bytes} bytes of shared memory"
-    read, written = (sum(dim_hint(p.type.nbytes) for p in kernel.params if p.is_written is w) for w in (False, True))
+    read, written = (accessed_bytes(kernel, is_store) for is_store in (False, True))
+    is_memory_bound = memory_seconds(kernel, gpu) > arithmetic_seconds(kernel, gpu)
+    least = gpu.multiprocessors * gpu.resident_threads * gpu.access_bytes
     for moved, pattern, what in ((read, WIDE_LOADS, "loads"), (written, WIDE_STORES, "stores")):
-        if moved >= max(SMALLEST_MOVED_BYTES, (read + written) // 8) and not r.count(pattern):
+        if is_memory_bound and moved >= max(least, (read + written) // 8) and not r.count(pattern):
             yield f"narrow {what}"
     if fills_blocks(kernel):
         if not r.matrix_instructions:
@@ -121,6 +123,16 @@ def faults(kernel: Kernel, target: GPUTarget, r: KernelResources) -> Iterator[st
 
 WIDE_LOADS = r"LDG\S*\.128|LDGSTS\S*\.128|UTMALDG|(global|buffer)_load_(lds_)?(dwordx4|b128)"
 WIDE_STORES = r"STG\S*\.128|UTMASTG|(global|buffer)_store_(dwordx4|b128)"
+
+
+def accessed_bytes(kernel: Kernel, is_store: bool) -> int:
+    """Return the bytes of parameters that a kernel loads, or stores: of each at most its size."""
+    table, found = Accesses(kernel), dict[str, int]()
+    for a in table.all:
+        if a.is_store is is_store and table.roles[a.buffer] != "local":
+            elements = prod(block_extent(r) for r in a.loops if table.depends_on(a, r.var))
+            found[a.buffer] = found.get(a.buffer, 0) + elements * table.types[a.buffer].dtype.bytes
+    return sum(min(size, dim_hint(table.types[b].nbytes)) for b, size in found.items())
 
 
 def fills_blocks(kernel: Kernel, rows: int = MIN_BLOCK) -> bool:

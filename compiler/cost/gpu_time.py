@@ -16,7 +16,17 @@ from compiler.target import MATRIX_DTYPES
 
 
 def gpu_roofline_seconds(kernel: Kernel, gpu: GPU) -> float:
-    """Return the seconds that a kernel takes at least: for its products in matrix units, its other arithmetic, or its bytes."""
+    """Return the seconds that a kernel takes at least, for its arithmetic or its bytes."""
+    return max(arithmetic_seconds(kernel, gpu), memory_seconds(kernel, gpu))
+
+
+def memory_seconds(kernel: Kernel, gpu: GPU) -> float:
+    """Return the seconds in which memory moves the bytes of a kernel."""
+    return count_bytes(kernel) / gpu.memory_bytes_per_second
+
+
+def arithmetic_seconds(kernel: Kernel, gpu: GPU) -> float:
+    """Return the seconds of a kernel's products in matrix units and of its other arithmetic, at peak rates."""
     table = Accesses(kernel)
     products = dict.fromkeys((gpu.vector_flops,), 0.0)
     for c in map(contraction_of, walk(kernel.body)):
@@ -27,7 +37,7 @@ def gpu_roofline_seconds(kernel: Kernel, gpu: GPU) -> float:
             products[rate] = products.get(rate, 0.0) + 2 * iteration_count_hint(loops)
     others = max(0.0, count_flops(kernel) - sum(products.values()))
     cycles = others / gpu.vector_flops + sum(n / rate for rate, n in products.items())
-    return max(gpu.seconds(cycles / gpu.multiprocessors), count_bytes(kernel) / gpu.memory_bytes_per_second)
+    return gpu.seconds(cycles / gpu.multiprocessors)
 
 
 def gpu_predicted_seconds(kernel: Kernel, gpu: GPU) -> float:
@@ -37,7 +47,7 @@ def gpu_predicted_seconds(kernel: Kernel, gpu: GPU) -> float:
     products = sum(contraction_seconds(table, kernel, c, gpu) for c in contractions)
     loops = [s.range for s in walk(kernel.body) if isinstance(s, For) and s.parallel]
     programs = prod(dim_hint(trip_count(r)) for r in loops)
-    memory = count_bytes(kernel) / gpu.memory_bytes_per_second * gpu.idle_factor(programs)
+    memory = memory_seconds(kernel, gpu) * gpu.idle_factor(programs)
     return max(products, memory, gpu_roofline_seconds(kernel, gpu))
 
 

@@ -227,6 +227,10 @@ class Machine(Threads, Thresholds, AccessCosts, Caches, Core):
         """Return how many times longer work takes whose parallel iterations threads cannot share evenly."""
         return -(-iterations // self.threads) * self.threads / max(1, iterations)
 
+    def softmax_share(self, dtype: str) -> float:
+        """Return the share of the blocks of a softmax (`softmax_rows` and so on) that fits where scores are products of a dtype."""
+        return 1
+
     def bytes_per_cycle(self, size: float) -> float:
         """Return the bytes that a core reads in a cycle from the smallest cache that holds `size` bytes."""
         if size <= self.l1:
@@ -270,8 +274,8 @@ class GPU(Machine):
     few_rows_share: float = quantity(0.6, "share", "Of the matrix rate that blocks of fewer rows reach.", PUBLISHED)
     loads_matrices_from_shared: bool = quantity(True, "bool", "Matrix units read shared memory themselves.", DATA_SHEET)
     has_matrix_f32: bool = quantity(False, "bool", "Matrix units multiply f32 without rounding operands.", DATA_SHEET)
+    limits_registers: bool = quantity(True, "bool", "The assembler takes a limit of a thread's registers.", DATA_SHEET)
     copies_boxes: bool = quantity(True, "bool", "Boxes of tensors are copied by a unit of their own (TMA).", DATA_SHEET)
-    descriptor_cycles: int = quantity(1000, "cycles", "Of a program that makes a tensor descriptor.", UNMEASURED)
     specialized_warps: int = quantity(0, "warps", "Beside those of a program with specialized warps; 0: none.", COUNTED)
     persistent_registers: int = quantity(16, "registers", "Of a thread that goes from one block to the next.", COUNTED)
     load_latency: int = quantity(800, "cycles", "Until data from memory can be used.", PUBLISHED)
@@ -287,6 +291,7 @@ class GPU(Machine):
     softmax_columns: int = quantity(64, "columns", "In a block of scores.", UNMEASURED)
     softmax_rows: int = quantity(128, "rows", "In a block of scores.", UNMEASURED)
     softmax_causal_block: int = quantity(64, "rows and columns", "In a block of causal scores.", UNMEASURED)
+    softmax_vector_share: float = quantity(0.5, "share", "Of these where no matrix unit multiplies scores.", COUNTED)
     launch_ops: int = quantity(62_000_000, "operations", "In the time of a launch, about 2 us.", UNMEASURED)
     traffic_ops: float = quantity(9.2, "operations", "In the time of a byte from memory.", DATA_SHEET)
     masked_load_cost: int = quantity(1, "loads", "Masked load.", DATA_SHEET)
@@ -310,6 +315,10 @@ class GPU(Machine):
         if size <= self.l2:
             return self.l2_bytes_per_cycle * self.multiprocessors
         return self.memory_bytes_per_second / self.frequency
+
+    def softmax_share(self, dtype: str) -> float:
+        """Return 1 where matrix units multiply a dtype, else `softmax_vector_share`: threads hold operands in registers."""
+        return 1 if self.matrix_flops(dtype) > self.vector_flops else self.softmax_vector_share
 
     def matrix_flops(self, dtype: str) -> int:
         """Return the operations in a cycle of products of a dtype, 0 if no matrix unit multiplies it."""

@@ -183,7 +183,8 @@ class TritonKernelEmitter:
             if self.kernel.warp_specialized
             else 1
         )
-        return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True, **assertions}
+        limit = {"maxnreg": self.kernel.max_registers} if self.kernel.max_registers else {}
+        return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True, **limit, **assertions}
 
     def helper_source(self) -> str:
         """Return the source of the helper functions that the body calls."""

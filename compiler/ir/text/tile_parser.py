@@ -78,16 +78,16 @@ def _read_kernel(c: Cursor) -> Kernel:
     c.expect("kernel")
     name = c.expect_kind("global", "the kernel's @name").text
     scope = NameScope()
-    params = c.read_list("(", lambda: read_size_declaration(c) if c.next_is("size") else _read_param(c, scope), ")")
+    read = c.read_list("(", lambda: read_size_declaration(c) if c.next_is("size") else _read_param(c, scope), ")")
     max_chunks = read_dim(c) if c.accept("max_chunks") else None
     warps = c.expect_integer() if c.accept("warps") else 0
+    max_registers = c.expect_integer() if c.accept("max_registers") else 0
     persistent = c.expect_integer() if c.accept("persistent") else 0
     warp_specialized = c.accept("warp_specialized")
     body = _read_body(c, scope)
     c.index_names = None
-    return Kernel(
-        name, tuple(p for p in params if p is not None), body, max_chunks, warps, persistent, warp_specialized
-    )
+    params = tuple(p for p in read if p is not None)
+    return Kernel(name, params, body, max_chunks, warps, max_registers, persistent, warp_specialized)
 
 
 def read_condition(c: Cursor) -> Dim:

@@ -75,7 +75,7 @@ def print_kernel_parts(kernel: Kernel) -> tuple[str, int, dict[int, int]]:
     params = [write_dynamic_size(s) for s in kernel.dynamic_sizes]
     params += [f"{p.role} {format_value_name(p.name)}: {p.type}{' descriptor' * p.descriptor}" for p in kernel.params]
     max_chunks = "" if kernel.max_chunks is None else f" max_chunks {kernel.max_chunks}"
-    numbers = {"warps": kernel.warps, "persistent": kernel.persistent}
+    numbers = {"warps": kernel.warps, "max_registers": kernel.max_registers, "persistent": kernel.persistent}
     schedule = max_chunks + "".join(f" {what} {n}" for what, n in numbers.items() if n)
     schedule += " warp_specialized" * kernel.warp_specialized
     header = write_header(f"kernel {format_global_name(kernel.name)}", params, schedule)

@@ -25,7 +25,12 @@ def kernel_digest(kernel: Kernel) -> str:
     for p in kernel.params:
         writer.line(p.role, writer.type(p.type), writer.bind(p.name), p.descriptor)
     writer.line(
-        "chunks", writer.optional_dim(kernel.max_chunks), kernel.warps, kernel.persistent, kernel.warp_specialized
+        "chunks",
+        writer.optional_dim(kernel.max_chunks),
+        kernel.warps,
+        kernel.max_registers,
+        kernel.persistent,
+        kernel.warp_specialized,
     )
     writer.block(kernel.body)
     return hashlib.sha256("\n".join(writer.lines).encode()).hexdigest()[:32]

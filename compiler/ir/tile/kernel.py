@@ -1,6 +1,6 @@
 """Tile IR of kernels: loops over tiles of an index space, with scalar semantics.
 
-    kernel    ::= "kernel" @name "(" (size | param),* ")" ["max_chunks" dim] ["warps" int] ["persistent" int] ["warp_specialized"] "{" stmt* "}"
+    kernel    ::= "kernel" @name "(" (size | param),* ")" ["max_chunks" dim] ["warps" int] ["max_registers" int] ["persistent" int] ["warp_specialized"] "{" stmt* "}"
     size      ::= "size" name "in" int ".." int "hint" int
     param     ::= ("in" | "const" | "out" | "inout" | "scratch") %name ":" type ["descriptor"]
     stmt      ::= %name "=" expr                                            Let
@@ -45,7 +45,8 @@ Both statements stand outside tiled loops, and a copy is complete before its buf
     }
     wait %s
 
-On a GPU each iteration of the parallel loops over tiles is a program of `warps` warps; without them, code generation chooses.
+On a GPU each iteration of the parallel loops over tiles is a program of `warps` warps, whose threads have at most `max_registers`
+registers; without these numbers, code generation and the assembler choose.
 With `persistent P` there are P programs, each of which takes every P-th iteration.  `warp_specialized` gives the loads and the matrix
 instructions to warps of their own.  Tiles of a parameter with a `descriptor` are copied as boxes of a tensor (TMA).
 
@@ -317,7 +318,7 @@ class Param:
 class Kernel:
     """Kernel over its parameters; threads share its parallel loops in at most `max_chunks` chunks, None for any number.
 
-    `warps` is the number of warps of a program on a GPU, 0 if that is not chosen.  If `persistent` is not 0, so many programs take
+    `warps` is the number of warps of a program on a GPU, and `max_registers` the most registers of a thread; 0 if that is not chosen.  If `persistent` is not 0, so many programs take
     the iterations of the parallel loops in turn; with `warp_specialized` their warps differ in what they do.
     """
 
@@ -326,6 +327,7 @@ class Kernel:
     body: Block
     max_chunks: Dim | None = None
     warps: int = 0
+    max_registers: int = 0
     persistent: int = 0
     warp_specialized: bool = False
 

@@ -205,6 +205,8 @@ def _check_params(kernel: Kernel) -> Iterator[str]:
         yield f"max_chunks {kernel.max_chunks} uses names that are not declared sizes"
     if kernel.warps < 0 or kernel.warps & (kernel.warps - 1):
         yield f"warps {kernel.warps} must be a power of two"
+    if kernel.max_registers < 0:
+        yield f"max_registers {kernel.max_registers} must be positive"
     if kernel.persistent < 0 or (kernel.warp_specialized and not kernel.persistent):
         yield f"persistent {kernel.persistent} must be positive, for specialized warps too"
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from compiler.analysis.accesses import Accesses
-from compiler.cost.gpu_contraction import block_extent
+from compiler.cost.gpu_contraction import block_extent, is_parallel
 from compiler.cost.machine import GPU
 from compiler.ir.symbolic.index_expr import product, variables
 from compiler.ir.tile import kernel as tile
@@ -19,7 +20,7 @@ FEWEST_WARPS = 4
 """Warps of a small block: one for each scheduler of a multiprocessor."""
 
 STRIDED_STEPS = 16
-"""Steps of a reduction taken at once if none of its loops is contiguous: the loops around it fill the block."""
+"""Steps of a reduction taken at once if most of what it reads is not contiguous along its loops: the loops around it fill the block."""
 
 
 @register
@@ -31,8 +32,8 @@ class GpuBlocks(TilePass):
     ->  kernel warps 4 { parallel %i in 0..50 tile 4 { %s = reduce add %r in 0..100 tile 128 { yield %x[%i, %r] } ... } }
 
     A block has as many elements as `FEWEST_WARPS` warps access with the widest loads of the machine, `elements` if that is not 0, and fewer
-    where multiprocessors would be idle.  A reduction takes two such blocks a step, `STRIDED_STEPS` steps if none of its loops is
-    contiguous; then parallel loops, inner ones first, fill a block.  Where some accesses are contiguous along one parallel loop and some
+    where multiprocessors would be idle.  A reduction takes two such blocks a step, `STRIDED_STEPS` steps if most of what it
+    reads is not contiguous along its loops; then parallel loops, inner ones first, fill a block.  Where some accesses are contiguous along one parallel loop and some
     along another, a block has a cache line of both, so that a transpose goes through shared memory.  Parallel loops of kernels that
     are tiled already, loops that bounds depend on, and reductions over short windows, stay as they are.
     """
@@ -76,7 +77,7 @@ class GpuBlocks(TilePass):
         if isinstance(stmt, For) and not table.is_parallel(stmt.range.var):
             return
         loops = [r for r in tile.stmt_ranges(stmt) if block_extent(r) > gpu.window]
-        remaining = 2 * elements if any(is_contiguous(table, r) for r in loops) else STRIDED_STEPS
+        remaining = 2 * elements if loops and is_contiguous(table, loops) else STRIDED_STEPS
         for r in reversed(loops):
             sizes[r.var] = max(1, min(remaining, next_power_of_2(block_extent(r))))
             remaining //= sizes[r.var]
@@ -111,9 +112,15 @@ def block_warps(elements: int, gpu: GPU) -> int:
     return max(FEWEST_WARPS, min(gpu.max_warps, elements // (gpu.warp_threads * gpu.thread_elements)))
 
 
-def is_contiguous(table: Accesses, r: Range) -> bool:
-    """Return True if some access has stride 1 along `r`."""
-    return any(table.stride(a, r.var) == 1 for a in table.all if r in a.loops)
+def is_contiguous(table: Accesses, loops: Sequence[Range]) -> bool:
+    """Return True if accesses inside `loops` touch no fewer elements with stride 1 along these than along parallel loops around them."""
+    inner, outer = 0, 0
+    for a in (a for a in table.all if loops[0] in a.loops):
+        along = [r for r in a.loops if table.stride(a, r.var) == 1]
+        elements = prod(block_extent(r) for r in a.loops if table.depends_on(a, r.var))
+        inner += elements * any(r in loops for r in along)
+        outer += elements * any(is_parallel(table, r) for r in along)
+    return inner > 0 and inner >= outer
 
 
 def largest_block(body: Block, sizes: dict[str, int]) -> int:

@@ -34,7 +34,8 @@ class GpuDescriptors(ProgramPass):
     ->  kernel @f(in %x: f16[4096, 4096] descriptor, ...) { ... }
 
     Applies where matrix units read shared memory, every block of an operand is a box of the buffer, each launch passes an aligned address,
-    and the threads of a program would take more cycles to copy the blocks than to make the descriptor.  Elementwise operands keep their loads: descriptors
+    and the threads of a program would take more cycles to copy the blocks than to make the descriptor: it is written to memory and read back
+    behind a fence (`fence.proxy.tensormap` of the PTX ISA), which takes at least `load_latency`.  Elementwise operands keep their loads: descriptors
     make kernels that move data slower (pytorch#187175).
     """
 
@@ -53,7 +54,7 @@ class GpuDescriptors(ProgramPass):
                 if not is_aligned(ir, argument)
             }
             cycles = {b: n for b, n in copy_cycles(kernel, gpu).items() if b not in unaligned}
-            chosen = {b for b, n in cycles.items() if n > gpu.descriptor_cycles and not kernel.param(b).descriptor}
+            chosen = {b for b, n in cycles.items() if n > gpu.load_latency and not kernel.param(b).descriptor}
             operands = ", ".join(f"%{b} ({cycles[b]:.0f} cycles)" for b in sorted(chosen))
             if chosen and context.may_apply(self, f"boxes of {operands} instead of copies by threads", name):
                 params = tuple(replace(p, descriptor=p.descriptor or p.name in chosen) for p in kernel.params)

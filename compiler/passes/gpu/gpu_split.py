@@ -136,7 +136,7 @@ class SplitReduction:
     def streaming_programs(self, gpu: GPU) -> int:
         """Return the programs that `gpu-blocks` makes of a reduction that is no matrix product."""
         elements, innermost = block_elements(self.table, gpu), self.reduction.ranges[-1]
-        is_row = any(is_contiguous(self.table, r) for r in self.reduction.ranges)
+        is_row = is_contiguous(self.table, self.reduction.ranges)
         steps = min(2 * elements if is_row else STRIDED_STEPS, next_power_of_2(block_extent(innermost)))
         return ceil(self.results / max(1, elements // steps))
 

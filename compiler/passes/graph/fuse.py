@@ -469,7 +469,7 @@ def reads_once(n: Node) -> bool:
 
 def uses_online_softmax(kernel: Kernel, machine: Machine) -> bool:
     """Return True if `online-softmax` will block the kernel's rows, so that they share what they reread."""
-    return OnlineSoftmax().for_machine(machine).match_row(FuseLoops().run(kernel, Context())) is not None
+    return OnlineSoftmax().for_machine(machine).match_row(FuseLoops().run(kernel, Context()), machine) is not None
 
 
 def reads_whole_locals(kernel: Kernel) -> bool:

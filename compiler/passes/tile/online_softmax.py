@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.analysis.softmax_match import SoftmaxRow, guarded_max, last_unmasked_index, match_softmax_row
+from compiler.cost.machine import Machine
 from compiler.ir import scalar
 from compiler.ir.graph.structure import lowest
 from compiler.ir.scalar import Expr, Load, Ref, const
@@ -20,10 +21,11 @@ from compiler.ir.symbolic.index_expr import (
     variables,
 )
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import contraction_of, uncast
 from compiler.ir.tile.kernel import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, dim_hint
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, with_unique_names
-from compiler.ir.types import TensorType
+from compiler.ir.types import DType, TensorType
 from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.split import strip_mine_to_end
 
@@ -40,7 +42,7 @@ class OnlineSoftmax(TilePass):
     Gimelshein, 2018; Dao et al., "FlashAttention", 2022; matched by `compiler.analysis.softmax_match`).  A block of
     `column_block` columns is computed for `row_block` rows while their shared operands are in cache; no row is stored.
     Applies to rows of more than `max_untiled_length` elements, and to causal rows of at least two blocks of
-    `causal_block`, the block size of both dimensions then.  Causal blocks that no row sees are skipped, whatever they
+    `causal_block`, the block size of both dimensions then; to smaller ones where no matrix unit multiplies the scores.  Causal blocks that no row sees are skipped, whatever they
     hold.  The upper bound of a dynamic length decides.
     """
 
@@ -51,19 +53,21 @@ class OnlineSoftmax(TilePass):
     causal_block: int = from_machine("softmax_causal_block")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        row = self.match_row(ir)
+        row = self.match_row(ir, context.machine)
         if row is None:
             return ir
         nest, causal_limit = perfect_nest(ir.body), last_unmasked_index(row.max_reduction)
         causal = causal_limit is not None
-        column_block, row_block = (self.causal_block,) * 2 if causal else (self.column_block, self.row_block)
+        sides = (self.causal_block,) * 2 if causal else (self.column_block, self.row_block)
+        share = context.machine.softmax_share(scores_dtype(row).name)
+        column_block, row_block = (max(1, int(side * share)) for side in sides)
         builder = OnlineSoftmaxBuilder(row, nest[-1], causal_limit, NameSupply(ir), column_block)
         skipped = f", those after {causal_limit} skipped" if causal else ""
         if not context.may_apply(self, f"online softmax: rows of {row.extent} in blocks of {column_block}{skipped}"):
             return ir
         return with_unique_names(ir.with_body(wrap_in_nest(nest[:-1], builder.row_block_loop(row_block))))
 
-    def match_row(self, ir: Kernel) -> SoftmaxRow | None:
+    def match_row(self, ir: Kernel, machine: Machine) -> SoftmaxRow | None:
         """Match the softmax row that the innermost parallel loop computes; None if there is none, or if it is short."""
         nest = perfect_nest(ir.body)
         if not nest or not all(f.parallel for f in nest) or nest[-1].range.lo != 0:
@@ -73,8 +77,15 @@ class OnlineSoftmax(TilePass):
         if row is None or variables(nest[-1].range.hi) or length is None or length[0] < 1:
             return None
         is_causal = last_unmasked_index(row.max_reduction) is not None
-        is_long = length[1] > self.max_untiled_length or (is_causal and length[1] >= 2 * self.causal_block)
+        longest = self.max_untiled_length * machine.softmax_share(scores_dtype(row).name)
+        is_long = length[1] > longest or (is_causal and length[1] >= 2 * self.causal_block)
         return row if is_long else None
+
+
+def scores_dtype(row: SoftmaxRow) -> DType:
+    """Return the dtype of the operands whose product the scores of a row are; that of the scores if they are no product."""
+    products = filter(None, map(contraction_of, tile.walk((row.max_reduction,))))
+    return next((uncast(c.lhs).dtype for c in products), row.max_reduction.value.dtype)
 
 
 class OnlineSoftmaxBuilder:

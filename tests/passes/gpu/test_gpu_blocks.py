@@ -113,3 +113,17 @@ def test_loops_that_bounds_depend_on_stay() -> None:
           }
         }"""
     )
+
+
+def test_a_vector_times_rows_of_a_matrix_reads_them_side_by_side() -> None:
+    """Most of what is read is contiguous along the results, not along the sum."""
+    check_tiles(
+        """kernel @product(in %x: f32[64], in %w: f32[64, 512], out %y: f32[512])WARPS {
+          parallel %j in 0..512OUTER {
+            %s = reduce add %r in 0..64INNER { yield %x[%r] * %w[%r, %j] }
+            store %s, %y[%j]
+          }
+        }""",
+        OUTER=8,
+        INNER=16,
+    )

@@ -7,7 +7,7 @@ import pytest
 from compiler.cost.machine import GPU
 from compiler.testing.checks import check_pass
 
-CHEAP = GPU(descriptor_cycles=1)
+CHEAP = GPU(load_latency=1)
 
 TEXT = """program {
   input %a: f16[2, ROWS, COLUMNS]
@@ -71,6 +71,6 @@ def test_targets_without_them() -> None:
     check_pass(
         "gpu-descriptors",
         unchanged=program("", ""),
-        machine=GPU(descriptor_cycles=1, copies_boxes=False),
+        machine=GPU(load_latency=1, copies_boxes=False),
         special=False,
     )

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import compiler
+from compiler.cost.machine import GPU
 from compiler.driver.compiled_graph import CompiledGraph
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.tile_parser import parse_kernel
@@ -33,6 +34,21 @@ ROW = """
       %a = reduce add %r in 0..10 { yield %e[%r] * %v[%r, %j] }
       store %a / %t, %y[%i, %j]
     }"""
+
+
+def score_products(dtype: str) -> str:
+    """A row whose scores are products of `dtype`."""
+    scores = "%c = reduce add %d in 0..8 { yield cast<f32>(%q[%i, %d]) * cast<f32>(%k[%r, %d]) } store %c, %s[%r] yield %c"
+    row = ROW.replace("yield %s[%i, %r] }", f"{scores} }}", 1).replace("%s[%i, %r] - %m", "%s[%r] - %m")
+    text = attention(64, f"local %s: f32[10] {row}")
+    return text.replace("in %s: f32[64, 10]", f"in %q: {dtype}[64, 8], in %k: {dtype}[10, 8]")
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [("f16", 64), ("f32", 32)])
+def test_blocks_are_smaller_where_no_matrix_unit_multiplies_scores(dtype: str, rows: int) -> None:
+    gpu = GPU(softmax_untiled_length=8, softmax_columns=8, softmax_rows=64)
+    kernel = run_pipeline(parse_kernel(score_products(dtype)), "online-softmax", Context(machine=gpu))
+    assert f"%max: f32[{rows}]" in print_kernel(kernel)
 
 
 def applies(source: str) -> None:
