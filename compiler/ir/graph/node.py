@@ -22,6 +22,7 @@ from compiler.ir.types import DTYPES, DType, ResultType, TensorType, boolean, f3
 OPERAND_KINDS: Mapping[str, Callable[[DType], bool]] = {
     "any": lambda d: not d.is_opaque,
     "every": lambda d: True,
+    "ordered": lambda d: d.kind == "bool" or d.is_integer or (d.is_float and d.bits >= 16),  # PyTorch sorts no float8
     "float": lambda d: d.is_float,
     "number": lambda d: d.is_float or d.is_integer,
     "integer": lambda d: d.is_integer,

@@ -27,12 +27,12 @@ def _topk_type(s: Signature) -> tuple[TensorType, TensorType]:
 
 
 sort = declare_op(
-    "sort", "x: any", Opaque("sorting"), type_rule=_sort_type, attrs={"dim": REQUIRED, "descending": False, "stable": False},
+    "sort", "x: ordered", Opaque("sorting"), type_rule=_sort_type, attrs={"dim": REQUIRED, "descending": False, "stable": False},
     reference=torch.ops.aten.sort.stable,
     samples=[sample_input("f32[4, 9]", dim=1), sample_input("i64[5, 2]", dim=0, descending=True, stable=True), sample_input("f32[]", dim=0)],
 )  # fmt: skip
 topk = declare_op(
-    "topk", "x: any", Opaque("sorting"), type_rule=_topk_type, attrs={"k": REQUIRED, "dim": REQUIRED, "largest": True, "sorted": True},
+    "topk", "x: ordered", Opaque("sorting"), type_rule=_topk_type, attrs={"k": REQUIRED, "dim": REQUIRED, "largest": True, "sorted": True},
     reference=torch.ops.aten.topk.default,
     samples=[sample_input("f32[4, 9]", k=3, dim=1), sample_input("f32[9, 2]", k=2, dim=0, largest=False)],
 )  # fmt: skip
