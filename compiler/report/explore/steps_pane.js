@@ -5,6 +5,8 @@ import { deltaSize } from "./data.js";
 
 /** @type {["graph", "program", "tile"]} */
 const LISTS = ["graph", "program", "tile"];
+/** Rewrites before and behind the one that is shown that are listed. */
+const AROUND = 60;
 const TITLES = { graph: "Graph passes", program: "Program passes", tile: "Tile passes" };
 
 export class StepsPane {
@@ -50,9 +52,17 @@ export class StepsPane {
     const title = `${step.text}\n${step.effect}\n${time(step.seconds)}`;
     const row = this.button(list, k, 0, position, label, title, step.delta.length || step.failed ? "" : "idle");
     if (!isCurrent || !(step.rewrites.length || step.omitted)) return row;
-    const rewrites = step.rewrites.map((r, i) =>
-      this.button(list, k, i + 1, position, [`${i + 1}. ${r.message}`, r.about ? el("code", {}, ` ${r.about}`) : null], r.message, "rewrite"));
-    return el("div", {}, row, rewrites, step.omitted && el("p", { class: "dim" }, step.omitted));
+    return el("div", {}, row, this.rewrites(list, step.rewrites, k, position), step.omitted && el("p", { class: "dim" }, step.omitted));
+  }
+
+  /** The rewrites around the one that is shown: a large graph has thousands. */
+  rewrites(list, all, k, position) {
+    const first = Math.max(0, position[list][1] - AROUND), last = Math.min(all.length, first + 2 * AROUND);
+    const more = (count, rewrite, where) => count > 0 && this.button(list, k, rewrite, position, [`${count} ${where}`], `go to rewrite ${rewrite}`, "rewrite");
+    const rows = all.slice(first, last).map((r, i) => this.button(list, k, first + i + 1, position,
+      [`${first + i + 1}. ${r.message}`, r.about ? el("code", {}, ` ${r.about}`) : null],
+      r.number ? `${r.message}\nthe state that opt --rewrite-limit ${r.number} stops at` : r.message, "rewrite"));
+    return [more(first, first, "earlier"), ...rows, more(all.length - last, last + 1, "later")].filter(Boolean);
   }
 
   button(list, step, rewrite, position, label, title, kind = "") {
