@@ -17,7 +17,7 @@ export class StepsPane {
     this.body = el("div", { class: "list" });
     this.onlyChanges = el("input", { type: "checkbox", checked: true, change: () => {
       store.onlyChanges = this.onlyChanges.checked;
-      store.emit("ways");
+      store.emit("selection");
     } });
     this.element = el("section", { class: "pane steps" },
       el("h2", {}, el("span", { class: "title" }, "Passes"), el("label", { class: "extra" }, this.onlyChanges, " changes only")), this.body);
@@ -25,7 +25,6 @@ export class StepsPane {
 
   draw() {
     const { store, number } = this, position = store.positions[number];
-    const scrolled = this.body.scrollTop;
     this.onlyChanges.checked = store.onlyChanges;
     this.body.replaceChildren(...LISTS.flatMap((list) => {
       const { steps } = store.stepsOf(number, list);
@@ -34,9 +33,10 @@ export class StepsPane {
       const rows = steps.map((step, k) => this.row(list, step, k + 1, position)).filter(Boolean);
       return [el("h3", {}, title), this.first(list, position), ...rows];
     }));
-    this.body.scrollTop = scrolled;
-    const current = this.body.querySelector(".current[aria-current=step]");
-    if (current) current.scrollIntoView({ block: "nearest" });
+    this.pending ??= requestAnimationFrame(() => { // when all panes are drawn, so that the browser lays them out once
+      this.pending = undefined;
+      this.body.querySelector(".current[aria-current=step]")?.scrollIntoView({ block: "nearest" });
+    });
   }
 
   first(list, position) {
