@@ -19,7 +19,9 @@ export class TextPane {
     /** Pixels above what is in sight and of what is in sight, kept because asking for them makes the browser lay out the page. */
     this.top = this.height = 0;
     this.scroller = el("div", { class: "text", tabindex: 0, role: "region", "aria-label": title, scroll: () => {
-      this.top = this.scroller.scrollTop;
+      const { scrollTop } = this.scroller;
+      if (Math.abs(scrollTop - this.top) < 1) return; // drawn already
+      this.top = scrollTop;
       this.draw();
     } }, this.body);
     this.heading = el("span", { class: "title" }, title);
