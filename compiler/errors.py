@@ -88,6 +88,14 @@ class TargetError(TilewrightError):
     """Target that does not exist, that this machine cannot run, or that cannot express a kernel."""
 
 
+class PartialTileError(TargetError):
+    """Kernel with a loop whose last tile is partial where code needs whole tiles; `loop` is the loop's range."""
+
+    def __init__(self, message: str, loop: object) -> None:
+        self.loop = loop
+        super().__init__(message)
+
+
 class OptionError(TilewrightError, ValueError):
     """Option that does not exist, or a value that it does not take."""
 

@@ -22,7 +22,7 @@ from compiler.codegen.llvm.primitives import combine_pairwise, emit_binary, emit
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
-from compiler.errors import TargetError
+from compiler.errors import PartialTileError, TargetError
 from compiler.ir import scalar
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import PrimitiveCall, Ref
@@ -51,10 +51,11 @@ def emit_kernel(kernel: Kernel, target: CPUTarget, debug: DebugInfo | None = Non
     return parallel_module(kernel, target, phases, debug)
 
 
-def partial_tile_error(r: Range) -> TargetError:
+def partial_tile_error(r: Range) -> PartialTileError:
     """Return the error for a loop that a pass left with a partial tile."""
-    return TargetError(
-        f"the last tile of %{r.var} in {r.lo}..{r.hi} tile {r.tile} is partial; `peel` must run after the pass that tiles it"
+    return PartialTileError(
+        f"the last tile of %{r.var} in {r.lo}..{r.hi} tile {r.tile} is partial; `peel` must run after the pass that tiles it",
+        r,
     )
 
 

@@ -101,7 +101,9 @@ class GroupSearch:
         self.group_costs: dict[Hashable, int | str] = {}  # by nodes of a group
         self.bodies: dict[Hashable, tuple[Graph, tuple[Node, ...]]] = {}
         self.single_groups: dict[Node, Group] = {}
-        self.rebuilt: dict[Node | Graph, tuple[tuple[Node, ...], tuple[Node, ...]]] = {}  # operands and results last time
+        self.rebuilt: dict[
+            Node | Graph, tuple[tuple[Node, ...], tuple[Node, ...]]
+        ] = {}  # operands and results last time
 
     def run(self) -> Graph:
         fusible = [n for n in self.graph.nodes if not isinstance(n.structure, UNFUSED)]
@@ -421,7 +423,9 @@ class GroupSearch:
             inputs=tuple(new[i] for i in self.graph.inputs),
         )
 
-    def rebuilt_results(self, results: tuple[Node, ...], body: Graph | None, operands: tuple[Node, ...]) -> Sequence[Node]:
+    def rebuilt_results(
+        self, results: tuple[Node, ...], body: Graph | None, operands: tuple[Node, ...]
+    ) -> Sequence[Node]:
         """Return `results` of a kernel, or of a node outside (None), on other operands; the same nodes for the same operands."""
         root = results[0]
         read, known = self.rebuilt.get(body or root, ((), ()))

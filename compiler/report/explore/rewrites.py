@@ -114,7 +114,9 @@ class RewriteSteps:
         before = self.run.before
         name = before.name if isinstance(before, Kernel) else ""
         forgotten = {"refuses_required": True, "rewrites": [], "remarks": Remarks(), "alternatives": []}
-        return run_on_nested_graphs(self.run.pass_, before, replace(self.context, kernel=name, **{**forgotten, **changes}))
+        return run_on_nested_graphs(
+            self.run.pass_, before, replace(self.context, kernel=name, **{**forgotten, **changes})
+        )
 
 
 def rewrites_of(run: PassRun, context: Context) -> tuple[list[Rewrite], str]:
