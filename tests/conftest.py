@@ -7,6 +7,7 @@ import torch
 
 from compiler.driver import program_cache
 from compiler.options import Options
+from compiler.passes import reproducer
 
 
 def pytest_configure() -> None:
@@ -17,6 +18,12 @@ def pytest_configure() -> None:
 def same_numbers() -> None:
     """Every test draws the same random numbers, whichever ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def reproducers(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """IR that a failed pass leaves lies with the temporary files of the test run, which pytest deletes."""
+    monkeypatch.setattr(reproducer, "FOLDER", tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,8 @@ from compiler.target import Target
 QUANTIZED_PASSES = "hoist-quantize,split-reductions,legalize-signedness,integer-contraction,sink-scale"
 """Contractions of dequantized values read bytes, and scale their sums."""
 
-FOLDING_PASSES = "fold-scale,reduce-precision,fold,narrow-constants,expand-finite-casts,fold-casts,widen-operands,pad-reductions,fold,cse,two-level-scan"
-"""Compute constants, choose the dtypes of operands, share equal nodes, split long scans."""
+FOLDING_PASSES = "fold-scale,reduce-precision,fold,narrow-constants,expand-finite-casts,fold-casts,widen-operands,pad-reductions,fold,cse,two-level-scan,separate-windows"
+"""Compute constants, choose the dtypes of operands, share equal nodes, split long scans and reductions over windows."""
 
 GRAPH_PASSES = f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_PASSES},winograd,eliminate-padding,cse,fuse"
 """Graph IR to Graph IR.  Expand composite ops, multiply bytes, fold constants, save multiplications, fuse."""

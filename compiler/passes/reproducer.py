@@ -5,23 +5,31 @@ from __future__ import annotations
 import re
 import shlex
 import tempfile
+from contextlib import suppress
+from hashlib import sha256
 from math import prod
+from pathlib import Path
 
 from compiler.ir.graph.graph import Graph
 from compiler.ir.text.ir_text import AnyIR, print_ir
 from compiler.ir.tile.kernel import Kernel
+
+FOLDER = Path(tempfile.gettempdir())
+"""Where reproducers are written."""
 
 MAX_ELEMENTS = 1 << 20
 """Elements of constants up to which a reproducer holds them."""
 
 
 def write_reproducer(ir: AnyIR, passes: str) -> tuple[str, str]:
-    """Write IR to a file in the folder of temporary files; return its name, and the command that runs `passes` on it."""
-    name = re.sub(r"\W+", "_", ir.name)
-    with tempfile.NamedTemporaryFile("w", prefix=f"tilewright-{name}-", suffix=".ir", delete=False) as file:
-        command = shlex.join(["tilewright", "opt", file.name, "-p", passes, "--verify", "--check"])
-        file.write(f"# {command}\n{print_ir(ir, full=_constant_elements(ir) <= MAX_ELEMENTS)}\n")
-    return file.name, command
+    """Write IR to a file in FOLDER, the same for the same failure; return its name, and the command that runs `passes` on it."""
+    text, name = print_ir(ir, full=_constant_elements(ir) <= MAX_ELEMENTS), re.sub(r"\W+", "_", ir.name)
+    digest = sha256(f"{passes}\n{text}".encode()).hexdigest()
+    file = FOLDER / f"tilewright-{name}-{digest[:12]}.ir"
+    command = shlex.join(["tilewright", "opt", str(file), "-p", passes, "--verify", "--check"])
+    with suppress(FileExistsError), file.open("x", encoding="utf-8") as new:
+        new.write(f"# {command}\n{text}\n")
+    return str(file), command
 
 
 def _constant_elements(ir: AnyIR) -> int:

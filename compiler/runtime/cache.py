@@ -46,7 +46,10 @@ CHUNK_BYTES = 4 << 20
 """Bytes of a large entry that a thread reads at a time.  Threads share the first use of memory, which takes longer than the copy."""
 
 SHARD_COUNT = 256
-"""Directories that keys are spread over, each with an equal share of the limit: storing an entry scans only one."""
+"""Directories that keys are spread over, each with an equal share of the limit: eviction scans only one."""
+
+SCANS_PER_SHARE = 64
+"""Scans of a shard while its share of the limit is written once.  A scan of 10,000 entries takes 50 ms, as long as to compile a small graph."""
 
 Buffer: TypeAlias = bytes | memoryview
 
@@ -62,7 +65,10 @@ OMITTED = frozenset({"triton", "ops"})
 
 @dataclass(frozen=True)
 class ObjectCache:
-    """Object files by key in `directory`, spread over `shards` directories; disabled if it is None.  Write errors are ignored."""
+    """Object files by key in `directory`, spread over `shards` directories; disabled if it is None.  Write errors are ignored.
+
+    A shard exceeds its share of `size_limit` by about 1 / `SCANS_PER_SHARE` of it.
+    """
 
     directory: Path | None
     size_limit: int = SIZE_LIMIT
@@ -100,9 +106,14 @@ class ObjectCache:
                 with os.fdopen(handle, "wb") as file:
                     file.writelines((_encode_header(key, code), *code))
                 os.replace(temporary, path)
-                self._evict(path.parent)
+                if self._is_scan_due(key, sum(len(part) for part in code)):
+                    self._evict(path.parent)
             except OSError:
                 Path(temporary).unlink(missing_ok=True)
+
+    def _is_scan_due(self, key: str, size: int) -> bool:
+        """Return True for a part of the keys, which are uniform, in proportion to the bytes stored: no process has to count them."""
+        return int(key[-8:], 16) * (self.size_limit // self.shards) < SCANS_PER_SHARE * size << 32
 
     def _evict(self, shard: Path) -> None:
         """Delete the least recently used entries of a shard until it fits its share; keep at least one."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import cycle
 from math import ceil
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,12 +17,8 @@ from compiler.codegen.llvm.targets import CPUTarget
 from compiler.ir.graph.constant import to_storage
 from compiler.ir.interpret.random_inputs import Array
 from compiler.ir.tile.kernel import Kernel, Param, dim_hint
-from compiler.runtime.build import Build
-from compiler.runtime.cache import ObjectCache
 from compiler.runtime.constants import aligned_empty
-from compiler.runtime.loader import link_objects
-from compiler.runtime.native_kernel import bind_kernel, kernel_frame
-from compiler.runtime.threads import kernel_functions
+from compiler.runtime.native_kernel import KernelLinker, RunKernel, kernel_frame
 
 BURST_SECONDS, MIN_BURSTS, MAX_BURSTS, TIME_BUDGET, PAUSE_SECONDS = 2e-4, 8, 24, 0.1, 5e-4
 """Each kernel runs MIN_BURSTS to MAX_BURSTS bursts, in about TIME_BUDGET seconds for all kernels; chosen empirically.
@@ -49,32 +46,22 @@ class KernelTimer:
     """
 
     def __init__(self, target: CPUTarget) -> None:
-        self.build = Build(target, ObjectCache(None))
+        self.linker = KernelLinker(target)
         self.clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
     def __call__(self, kernels: Sequence[Kernel], cold_bytes: int = 0) -> list[float]:
-        symbols = [self._compile(k) for k in kernels]
-        library = link_objects(
-            [self.build.objects[s] for s in dict.fromkeys(symbols)], list(dict.fromkeys(symbols)), kernel_functions()
-        )
         params = [max(versions, key=param_bytes) for versions in zip(*(k.params for k in kernels), strict=True)]
         constants = sum(param_bytes(p) for p in params if p.role == "const")
         copies = min(1 + cold_bytes // constants, MAX_CONSTANT_COPIES) if constants else 1
         memory = [[random_buffer(p) for _ in range(copies if p.role == "const" else 1)] for p in params]
         addresses, frame = [[b.ctypes.data for b in buffers] for buffers in memory], kernel_frame()
-        calls = [
-            bind_kernel(library[s], len(params), hinted_sizes(k), frame) for k, s in zip(kernels, symbols, strict=True)
-        ]
-        return self._min_seconds([partial(self._call_next, call, zip(*map(cycle, addresses))) for call in calls])
+        calls = [self.linker.bind(k) for k in kernels]
+        return self._min_seconds([partial(self._call_next, call, zip(*map(cycle, addresses)), frame) for call in calls])
 
     @staticmethod
-    def _call_next(call: Callable[[Sequence[int]], None], arguments: Iterator[Sequence[int]]) -> None:
+    def _call_next(call: RunKernel, arguments: Iterator[Sequence[int]], frame: Any) -> None:
         """Call a kernel on its next arguments."""
-        call(next(arguments))
-
-    def _compile(self, kernel: Kernel) -> str:
-        self.build.add_kernels([kernel])
-        return self.build.symbols[kernel.name]
+        call(next(arguments), frame)
 
     def _min_seconds(self, calls: Sequence[Callable[[], object]]) -> list[float]:
         """Return the seconds of each call in its fastest burst."""
@@ -97,11 +84,6 @@ class KernelTimer:
         for _ in range(times):
             call()
         return max(self.clock() - start, 1e-9) / times
-
-
-def hinted_sizes(kernel: Kernel) -> list[int]:
-    """Return the hints of the dynamic sizes of a kernel, in the order of its arguments."""
-    return [s.hint for s in kernel.dynamic_sizes]
 
 
 def param_bytes(param: Param) -> int:

@@ -19,12 +19,8 @@ from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.types import DType
 from compiler.math.expansions import EXPANSIONS, expand
-from compiler.runtime.build import Build
-from compiler.runtime.cache import ObjectCache
 from compiler.runtime.constants import Array, aligned_empty
-from compiler.runtime.loader import Library, link_objects
-from compiler.runtime.native_kernel import bind_kernel, kernel_frame
-from compiler.runtime.threads import kernel_functions
+from compiler.runtime.native_kernel import KernelLinker, kernel_frame
 from compiler.transforms.unschedule import unscheduled
 
 GUARD_BYTES = 1 << 16
@@ -38,18 +34,15 @@ class NativeInterpreter:
     Independent of tile passes: what a schedule says of a kernel is left out.
     """
 
-    libraries: dict[str, Library] = field(default_factory=dict)
-    build: Build = field(default_factory=lambda: Build(host_target(), ObjectCache(None)))
+    linker: KernelLinker = field(default_factory=lambda: KernelLinker(host_target()))
 
     def __call__(self, kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> None:
         """Run `kernel` on arrays by parameter name; IndexError if a `check` fails, VerifyError for stores outside a buffer."""
         values = all_sizes(kernel, buffers, sizes or {})
         plain = with_expanded_math(unscheduled(kernel))
         memory = {p.name: GuardedArray.copy_of(buffers[p.name], p.type.dtype) for p in plain.params}
-        frame = kernel_frame()
-        size_values = [values[s.name] for s in plain.dynamic_sizes]
-        run = bind_kernel(self.function(plain), len(plain.params), size_values, frame)
-        run([m.elements.ctypes.data for m in memory.values()])
+        run, frame = self.linker.bind(plain, values), kernel_frame()
+        run([m.elements.ctypes.data for m in memory.values()], frame)
         if frame[STATUS]:
             raise IndexError(f"@{kernel.name}: an index is out of range")
         for p in plain.params:
@@ -57,14 +50,6 @@ class NativeInterpreter:
                 raise VerifyError(f"@{kernel.name} stores outside %{p.name}")
             if p.is_written:
                 buffers[p.name][...] = to_interpreter_array(memory[p.name].elements, p.type.dtype)
-
-    def function(self, kernel: Kernel) -> int:
-        """Return the address of the code of `kernel`."""
-        self.build.add_kernels([kernel])
-        symbol = self.build.symbols[kernel.name]
-        if symbol not in self.libraries:
-            self.libraries[symbol] = link_objects([self.build.objects[symbol]], [symbol], kernel_functions())
-        return self.libraries[symbol][symbol]
 
 
 def with_expanded_math(kernel: Kernel) -> Kernel:

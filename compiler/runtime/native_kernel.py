@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from compiler.ir.types import TensorType
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
 from compiler.runtime.constants import aligned_copy, pack_aligned, unpack
-from compiler.runtime.loader import link_objects
+from compiler.runtime.loader import Library, link_objects
 from compiler.runtime.threads import kernel_functions, prepare_call
 
 
@@ -31,12 +32,32 @@ def kernel_frame() -> Any:
     return frame
 
 
-def bind_kernel(function: int, buffers: int, sizes: Sequence[int], frame: Any) -> Callable[[Sequence[int]], None]:
-    """Return a function that calls the kernel at address `function` on the addresses of its buffers."""
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * buffers, *[ctypes.c_int64] * len(sizes), ctypes.c_void_p)(
-        function
-    )
-    return lambda addresses: call(*addresses, *sizes, ctypes.addressof(frame))
+RunKernel: TypeAlias = Callable[[Sequence[int], Any], None]
+"""Calls a kernel on the addresses of its buffers and a frame."""
+
+
+class KernelLinker:
+    """Compiles and links single kernels, each distinct one once.  Their code is loaded as long as the linker is alive."""
+
+    def __init__(self, target: CPUTarget) -> None:
+        self.build = Build(target, ObjectCache(None))
+        self._libraries: dict[str, Library] = {}
+
+    def bind(self, kernel: Kernel, sizes: Mapping[str, int] = MappingProxyType({})) -> RunKernel:
+        """Return the call of `kernel`; dynamic sizes that `sizes` does not give have their hints."""
+        self.build.add_kernels([kernel])
+        symbol = self.build.symbols[kernel.name]
+        if symbol not in self._libraries:
+            self._libraries[symbol] = link_objects([self.build.objects[symbol]], [symbol], kernel_functions())
+        values = [sizes.get(s.name, s.hint) for s in kernel.dynamic_sizes]
+        return bind_kernel(self._libraries[symbol][symbol], len(kernel.params), values)
+
+
+def bind_kernel(function: int, buffers: int, sizes: Sequence[int]) -> RunKernel:
+    """Return the call of the kernel at address `function`."""
+    types = [*[ctypes.c_void_p] * buffers, *[ctypes.c_int64] * len(sizes), ctypes.c_void_p]
+    call = ctypes.CFUNCTYPE(None, *types)(function)
+    return lambda addresses, frame: call(*addresses, *sizes, ctypes.addressof(frame))
 
 
 class NativeKernel:
@@ -48,11 +69,8 @@ class NativeKernel:
 
     def __init__(self, kernel: Kernel, target: CPUTarget, sizes: Mapping[str, int] | None = None) -> None:
         self.kernel, self.sizes = kernel, {s.name: s.hint for s in kernel.dynamic_sizes} | dict(sizes or {})
-        build = Build(target, ObjectCache(None))
-        build.add_kernels([kernel])
-        symbol = build.symbols[kernel.name]
-        self._library = link_objects([build.objects[symbol]], [symbol], kernel_functions())
-        self._address = self._library[symbol]
+        self._linker = KernelLinker(target)
+        self._run = self._linker.bind(kernel, self.sizes)
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         buffers, frame = self._buffers(arrays), kernel_frame()
@@ -82,11 +100,9 @@ class NativeKernel:
 
     def _call(self, buffers: Sequence[Array], frame: Any) -> Callable[[], object]:
         """Return the call of the kernel on these buffers, which it keeps alive."""
-        sizes = [self.sizes[s.name] for s in self.kernel.dynamic_sizes]
-        run, addresses = bind_kernel(self._address, len(buffers), sizes, frame), [b.ctypes.data for b in buffers]
-        return partial(_call_on, run, addresses, buffers)
+        return partial(_call_on, self._run, [b.ctypes.data for b in buffers], frame, buffers)
 
 
-def _call_on(run: Callable[[Sequence[int]], None], addresses: Sequence[int], owners: object) -> None:
+def _call_on(run: RunKernel, addresses: Sequence[int], frame: Any, owners: object) -> None:
     """Run a kernel on buffers whose `owners` are kept alive."""
-    run(addresses)
+    run(addresses, frame)

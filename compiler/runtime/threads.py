@@ -1,7 +1,8 @@
 """Threads of kernels: a team of native worker threads, shared by all programs of the process.
 
-The protocol is in thread_team.ll: workers share the chunks of a kernel with the thread that calls it.  This module links it,
-starts and stops the workers, and says how many threads a call may use.  A forked child starts workers of its own.
+The protocol is in thread_team.ll: workers share the chunks of a kernel with the thread that calls it.  Which calls are shared
+beside other processes is decided in call_history.ll.  This module links both, starts and stops the workers, and says how many
+threads a call may use.  A forked child starts workers of its own.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class SharingPolicy:
     `longest_spin`, `shortest_spin`: time that an idle worker watches for work before it sleeps.
     `preempted`: a thread that finds that so much time has passed between two looks was put aside by the system.
     `window`: time over which calls with and without the team are compared.
-    `shortest_interval`, `longest_interval`: time between two trials of what took longer; doubles while it still does.
+    `shortest_interval`, `longest_interval`: time between two trials of what took longer; doubles while it still does.  Trials
+    alone wait for so much time of calls, trials of the team for so much time of the clock.
     """
 
     chunks_per_thread: int = 4
@@ -218,10 +220,12 @@ def machine() -> str:
 
 def team_object(clock: str) -> bytes:
     """Return the object file of the team's functions; `clock` is LLVM IR text, see `CLOCKS`."""
-    protocol = files("compiler.runtime").joinpath("thread_team.ll").read_text()
+    protocol, history = (
+        files("compiler.runtime").joinpath(f"{name}.ll").read_text() for name in ("thread_team", "call_history")
+    )
     sleep = FUTEX.format(number=FUTEX_NUMBERS[machine()]) if sys.platform == "linux" else POLLING
     target, cache = host_target(), object_cache_for(Options())
-    text = f'target triple = "{target.triple}"\n{protocol}{clock}{sleep}'
+    text = f'target triple = "{target.triple}"\n{protocol}{history}{clock}{sleep}'
     key = object_key(text, target)
     if (code := cache.get(key)) is None:
         cache.put(key, code := emit_object(text, target))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from compiler.ir.interpret.random_inputs import (
 from compiler.ir.interpret.size_sampling import SizeValues, interpreted_statements, sample_sizes
 from compiler.ir.text.graph_printer import graph_resources
 from compiler.ir.text.ir_text import AnyIR, parse_ir, print_ir
+from compiler.ir.text.lexer import VALUE
 from compiler.ir.text.tile_printer import program_resources
 from compiler.ir.tile.kernel import Kernel, Reduce, walk
 from compiler.ir.tile.program import Program
@@ -110,7 +110,7 @@ def check_pass(
 def canonical_text(ir: AnyIR) -> str:
     """Print `ir` with values renamed in the order in which they appear."""
     names: dict[str, str] = {}
-    renamed = re.sub(r'%(?:"[^"]*"|[A-Za-z_][\w.]*)', lambda m: names.setdefault(m[0], f"%v{len(names)}"), print_ir(ir))
+    renamed = VALUE.sub(lambda m: names.setdefault(m[0], f"%v{len(names)}"), print_ir(ir))
     return (
         renamed if isinstance(ir, Graph) else print_ir(_reparse(renamed, ir))
     )  # print again: line breaks depend on the length of names

@@ -14,25 +14,18 @@ import random
 import signal
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from functorch.compile import aot_function
-from torch._dynamo.exc import TensorifyScalarRestartAnalysis
-from torch._dynamo.source import ConstantSource
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatefulSymbolicContext
-from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map
 
 from compiler.analysis.opaque_calls import opaque_operators
 from compiler.codegen.backend import target_by_name
@@ -45,6 +38,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.ops.graph_ops import lookup_operator
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.options import Options
+from compiler.tools.aot_tracing import RankError, apply_call, call_as_aot_eager, tensors_of, trace_and_call, trace_key
 from compiler.torch_backend import as_boxed_function
 
 SAMPLE_TIMEOUT = 120.0
@@ -84,6 +78,18 @@ class SampleOutcome:
 
     outcome: str
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class CompiledSample:
+    """A compiled function of a sample's tensors, and the graphs that were imported for it."""
+
+    run: Callable[..., Any]
+    graphs: list[Graph]
+
+
+CompiledSamples: TypeAlias = dict[Hashable, CompiledSample]
+"""Compiled samples of one operator by `trace_key`: those that differ in elements alone share their code."""
 
 
 @dataclass(frozen=True)
@@ -215,11 +221,12 @@ def _send_outcomes(pipe: Connection, info: Any, sampling: SamplingOptions) -> No
     torch.manual_seed(sampling.seed)
     has_values = "empty" not in info.name
     function = with_gradients(info.op) if sampling.gradients else info.op
+    compiled: CompiledSamples = {}
     for sample, is_selected in zip(_samples(info, sampling), sampling.selection(), strict=False):
         if is_selected:
             signal.setitimer(signal.ITIMER_PROF, SAMPLE_TIMEOUT)
             is_outcome = isinstance(sample, SampleOutcome)
-            pipe.send(sample if is_outcome else run_sample(function, sample, sampling, values=has_values))
+            pipe.send(sample if is_outcome else run_sample(function, sample, sampling, has_values, compiled))
     pipe.send(None)
 
 
@@ -237,23 +244,29 @@ def _samples(info: Any, sampling: SamplingOptions) -> Iterator[Any]:
 
 
 def run_sample(
-    function: Callable[..., Any], sample: Any, sampling: SamplingOptions, values: bool = True
+    function: Callable[..., Any],
+    sample: Any,
+    sampling: SamplingOptions,
+    values: bool = True,
+    compiled: CompiledSamples | None = None,
 ) -> SampleOutcome:
-    """Compile and run `function` on one sample and compare with PyTorch: types, and elements if `values`."""
+    """Compile and run `function` on one sample and compare with PyTorch: types, and elements if `values`.
+
+    Code is taken from `compiled`, and added to it.
+    """
     call = (sample.input, tuple(sample.args), dict(sample.kwargs))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
             torch.manual_seed(0)
-            expected = _call(function, _clone_call(call))
+            expected = apply_call(function, _clone_call(call))
         except Exception as error:
             return SampleOutcome("out-of-scope", f"PyTorch rejects it: {_error_summary(error)}")
         if reason := next(filter(None, map(_unsupported_reason, tree_leaves((call, expected)))), ""):
             return SampleOutcome("out-of-scope", reason)
-        graphs: list[Graph] = []
         try:
             torch.manual_seed(0)
-            got = _compile_and_call(function, _clone_call(call), sampling, graphs)
+            graphs, got = _compile_and_call(function, _clone_call(call), sampling, {} if compiled is None else compiled)
         except TargetError as error:
             return SampleOutcome("refused", "\n".join(str(error).splitlines()[1:4]) or str(error))
         except Exception as error:
@@ -279,11 +292,6 @@ def _unsupported_reason(value: Any) -> str:
     return "" if value.dtype in TORCH_DTYPES.values() else f"elements of dtype {value.dtype}"
 
 
-def _call(function: Callable[..., Any], call: Any) -> Any:
-    first, args, kwargs = call
-    return function(first, *args, **kwargs)
-
-
 def _clone_call(call: Any) -> Any:
     """Copy the tensors of a call, with their strides."""
 
@@ -306,7 +314,7 @@ def _float64_result(function: Callable[..., Any], call: Any) -> Any:
     wide = tree_map(widen, call)
     try:
         torch.manual_seed(0)
-        return _call(function, _clone_call(wide))
+        return apply_call(function, _clone_call(wide))
     except Exception:
         return None
 
@@ -315,8 +323,14 @@ def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype.is_floating_point else torch.complex128 if dtype.is_complex else dtype
 
 
-def _compile_and_call(function: Callable[..., Any], call: Any, sampling: SamplingOptions, graphs: list[Graph]) -> Any:
-    """Compile and call `function`; the imported graphs are appended to `graphs`."""
+def _compile_and_call(
+    function: Callable[..., Any], call: Any, sampling: SamplingOptions, compiled_samples: CompiledSamples
+) -> tuple[list[Graph], Any]:
+    """Return the imported graphs and the result of a call; compile it unless that was done."""
+    key = trace_key(call)
+    if found := compiled_samples.get(key):
+        return found.graphs, found.run(*tensors_of(call))
+    graphs: list[Graph] = []
 
     def compile_fx_graph(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
         with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
@@ -326,28 +340,15 @@ def _compile_and_call(function: Callable[..., Any], call: Any, sampling: Samplin
             compiled = compile_graph(imported.graph, sampling.options, imported.bounds, assertions)
             return as_boxed_function(imported, compiled)
 
-    return _trace_and_call(function, call, compile_fx_graph, autograd_decompositions(), sampling.dynamic_shapes)
-
-
-class RankError(Exception):
-    """A result of a traced graph has another rank than in the trace."""
-
-
-class RankChecker(torch.fx.Interpreter):
-    """Run a traced graph in PyTorch; RankError if a result has another rank than in the trace."""
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        result = super().run_node(n)
-        for value, traced in zip(tree_leaves(result), tree_leaves(n.meta.get("val")), strict=False):
-            if isinstance(value, torch.Tensor) and isinstance(traced, torch.Tensor) and value.dim() != traced.dim():
-                raise RankError(f"{n.target} has rank {value.dim()}, traced as {traced.dim()}")
-        return result
+    run, result = trace_and_call(function, call, compile_fx_graph, autograd_decompositions(), sampling.dynamic_shapes)
+    if key is not None:
+        compiled_samples[key] = CompiledSample(run, graphs)
+    return graphs, result
 
 
 def _call_aot_eager(function: Callable[..., Any], call: Any, dynamic_shapes: bool) -> Any:
-    """Return the result of PyTorch's backend "aot_eager", which runs the traced graph as it is."""
     torch.manual_seed(0)
-    return _trace_and_call(function, _clone_call(call), lambda module, _: RankChecker(module).run, {}, dynamic_shapes)
+    return call_as_aot_eager(function, _clone_call(call), dynamic_shapes)
 
 
 def _aot_eager_failure(function: Callable[..., Any], call: Any, dynamic_shapes: bool) -> SampleOutcome | None:
@@ -359,55 +360,6 @@ def _aot_eager_failure(function: Callable[..., Any], call: Any, dynamic_shapes: 
     except Exception as error:
         return SampleOutcome("as-aot-eager", _error_summary(error))
     return None
-
-
-def _trace_and_call(
-    function: Callable[..., Any],
-    call: Any,
-    fw_compiler: Callable[..., Any],
-    decompositions: Mapping[Any, Callable[..., Any]],
-    dynamic_shapes: bool,
-) -> Any:
-    """Call `function` as traced by AOTAutograd and compiled by `fw_compiler`; as by Dynamo, again once a number is specialized."""
-    while True:
-        try:
-            return _trace_once_and_call(function, call, fw_compiler, decompositions, dynamic_shapes)
-        except TensorifyScalarRestartAnalysis:  # PyTorch has noted which number, for the next attempt
-            continue
-
-
-def _trace_once_and_call(
-    function: Callable[..., Any],
-    call: Any,
-    fw_compiler: Callable[..., Any],
-    decompositions: Mapping[Any, Callable[..., Any]],
-    dynamic_shapes: bool,
-) -> Any:
-    """Call `function` as traced; the graph holds PyTorch's assertions on unbacked symbols, which Dynamo inserts."""
-    leaves, spec = tree_flatten(call)
-    positions = [k for k, v in enumerate(leaves) if isinstance(v, torch.Tensor)]
-
-    def of_tensors(*tensors: torch.Tensor) -> Any:
-        replaced = list(leaves)
-        for k, t in zip(positions, tensors, strict=True):
-            replaced[k] = t
-        return _call(function, tree_unflatten(replaced, spec))
-
-    def compile_with_assertions(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Any:
-        insert_deferred_runtime_asserts(module, shape_env, "sample")
-        return fw_compiler(module, arguments)
-
-    traced = aot_function(of_tensors, fw_compiler=compile_with_assertions, decompositions=dict(decompositions))
-    tensors, shape_env = [leaves[k] for k in positions], ShapeEnv()
-    context = TracingContext(FakeTensorMode(shape_env=shape_env))
-    with tracing(context):
-        for t in tensors if not dynamic_shapes else ():
-            context.tensor_to_context[t] = StatefulSymbolicContext(
-                [DimDynamic.STATIC] * t.dim(),
-                tensor_source=ConstantSource("sample"),
-                shape_env_to_source_to_symbol_cache={},
-            )
-        return traced(*tensors)
 
 
 def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from native import assert_same_bits, kernel_inputs, run_interpreter, run_native, runnable_targets
 
+from compiler.codegen.llvm.emit import emit_kernel
+from compiler.codegen.llvm.object_file import emit_assembly
+from compiler.codegen.llvm.targets import CPU_TARGETS
 from compiler.ir.scalar import round_to
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.types import KERNEL_DTYPES, DType
@@ -158,3 +161,15 @@ def test_bitcasts(target: str) -> None:
     want, got = run_interpreter(kernel, inputs), run_native(kernel, inputs, target)
     for name, array in want.items():
         assert_same_bits(array, got[name], name)
+
+
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_a_chain_of_extrema_waits_for_no_mask(op: str) -> None:
+    """A term is tested for NaN before it meets the total; beside a constant one instruction serves."""
+    target = CPU_TARGETS["x86-64-v3"]
+    chain = f"%m = reduce {op} %k in 0..8 {{ yield %x[%k, %i] }} store %m, %y[%i]"
+    bound = f"store {op}(%x[0, %i], 0.0), %y[%i]"
+    for body, count, tests in ((chain, 1, 1), (bound, 1, 0)):
+        text = f"kernel @k(in %x: f32[8, 8], out %y: f32[8]) {{ for %i in 0..8 tile 8 lanes 8 {{ {body} }} }}"
+        code = emit_assembly(emit_kernel(parse_kernel(text), target), target)
+        assert (code.count(f"v{op}ps"), code.count("vcmpunordps"), code.count("vcmpltps")) == (count, tests, 0)

@@ -18,6 +18,7 @@ from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.tile_parser import parse_kernel, parse_program
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program
+from compiler.passes import reproducer
 from compiler.passes.base import Context, GraphPass, ProgramPass, TilePass, register
 from compiler.passes.instrument import PassTiming, PrintIR, Verify
 from compiler.passes.manager import PassInstrument, run_pipeline
@@ -271,10 +272,15 @@ def test_bad_edits_say_what_is_wrong(edit: str, message: str) -> None:
 
 
 def test_a_failed_pass_leaves_a_reproducer() -> None:
-    with pytest.raises(PassError, match=r"to repeat: tilewright opt \S+ -p test-crash --verify --check") as caught:
-        run_pipeline(parse_graph(GRAPH), "cse,test-crash")
-    assert "exp %a" in Path(caught.value.reproducer).read_text()
-    Path(caught.value.reproducer).unlink()
+    def written() -> Path:
+        with pytest.raises(PassError, match=r"to repeat: tilewright opt \S+ -p test-crash --verify --check") as caught:
+            run_pipeline(parse_graph(GRAPH), "cse,test-crash")
+        return Path(caught.value.reproducer)
+
+    file = written()
+    assert file.parent == reproducer.FOLDER
+    assert "exp %a" in file.read_text()
+    assert written() == file
 
 
 def test_code_generation_that_refuses_a_partial_tile_names_kernel_and_passes() -> None:

@@ -1,5 +1,6 @@
 """The cache never hands out code that is not exactly what was stored."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -92,6 +93,16 @@ def test_the_oldest_of_a_shelf_go_first(tmp_path):
     assert [cache.get(k) is not None for k in (first, second, third, elsewhere)] == [True, False, True, True]
     cache.put(last, bytes(1000))
     assert [cache.get(k) is not None for k in (first, third, last, elsewhere)] == [False, False, True, True]
+
+
+def test_small_entries_scan_seldom_and_keep_the_limit(tmp_path, monkeypatch):
+    cache, scans = ObjectCache(tmp_path, size_limit=20_000, shards=1), []
+    evict = ObjectCache._evict
+    monkeypatch.setattr(ObjectCache, "_evict", lambda self, shard: (scans.append(shard), evict(self, shard)))
+    for k in range(1000):
+        cache.put(hashlib.sha256(bytes([k % 256, k // 256])).hexdigest(), bytes(10))
+    assert 20 < len(scans) < 60  # 32 in the mean
+    assert sum(f.stat().st_size for f in tmp_path.iterdir()) < 22_500  # the limit, and some scans' worth
 
 
 def test_a_directory_that_cannot_be_written_is_no_error(tmp_path):

@@ -64,7 +64,7 @@ def test_kernels_run(watch: KernelTimer) -> None:
     seconds = watch([kernel(4), kernel(16), kernel(4)])
     assert len(seconds) == 3
     assert min(seconds) > 0
-    assert len(watch.build.objects) == 2
+    assert len(watch.linker.build.objects) == 2
 
 
 def test_calls_take_turns_in_the_copies_of_constants(watch: KernelTimer) -> None:
@@ -72,10 +72,10 @@ def test_calls_take_turns_in_the_copies_of_constants(watch: KernelTimer) -> None
     signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
     note = signature(lambda *arguments: seen.append(arguments))
     frame = ctypes.c_uint64()
-    call = bind_kernel(ctypes.cast(note, ctypes.c_void_p).value or 0, 2, [], frame)
+    call = bind_kernel(ctypes.cast(note, ctypes.c_void_p).value or 0, 2, [])
     arguments = zip(cycle([1]), cycle([20, 30, 40]))
     for _ in range(4):
-        watch._call_next(call, arguments)
+        watch._call_next(call, arguments, frame)
     assert [s[:2] for s in seen] == [(1, 20), (1, 30), (1, 40), (1, 20)]
     assert {s[2] for s in seen} == {ctypes.addressof(frame)}
 

@@ -74,6 +74,15 @@ def test_invalid_texts_are_refused() -> None:
         check_pass("", unchanged="kernel @k(out %y: f32[4]) { store 1.0, %y[9] }")
 
 
+def test_names_beside_marks_do_not_matter() -> None:
+    """`..` begins where a name ends, and `%` directly behind a value is the remainder, here by a dynamic size."""
+    kernel = """kernel @k(size n in 1..9 hint 4, in %a: i64[1], out %y: f32[4]) {
+      %lo.x = %a[0] %hi = %lo.x + 2 check %hi in 0..4
+      for %i in %lo.x..%hi { store 1.0, %y[%i%n%4] } }"""
+    renamed = kernel.replace("lo.x", "first").replace("%hi", "%end")
+    assert canonical_text(parse_ir(kernel)) == canonical_text(parse_ir(renamed))
+
+
 PROGRAM = """program { input %a: f32[4]  output %b: f32[4]  constant %c: f32[4] [1, 2, 3, 4]
   kernel @k(in %x: f32[4], const %w: f32[4], out %y: f32[4]) { for %i in 0..4 tile 2 { store %x[%i] * %w[%i], %y[%i] } }
   launch @k(%a, %c, %b) for "n" }"""

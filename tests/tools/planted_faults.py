@@ -36,6 +36,7 @@ from compiler.passes.graph import (
     fold_scale,
     fuse,
     integer_contraction,
+    separate_windows,
     two_level_scan,
     winograd,
 )
@@ -171,6 +172,9 @@ FAULTS = (
         "%w = constant i8[2, 2] [[-128, 5], [7, -1]]  %f = cast %x {dtype=f32}  %d = sub %f, 3.0  %a = mul %d, 0.25"
         "  %g = cast %w {dtype=f32}  %b = mul %g, 0.5  %y = matmul %a, %b  return %y", "%x: u8[2, 2]"),
           replaced(integer_contraction, "_sums", lambda f: lambda n, codes, number: ops.neg(f(n, codes, number))), message="runs in integers"),
+    Fault("separate-windows", "the negated value", graph("%y = max_pool %x {size=[3, 3], stride=[1, 1], dilation=[1, 1]}  return %y", "%x: f32[2, 9, 9]"),
+          replaced(separate_windows, "reduce_windows", lambda f: lambda n, order: ops.neg(f(n, order))),
+          "default,-separate-windows,+separate-windows{max-time-ratio=1000.0}@before:fuse", "windows reduced"),
     Fault("two-level-scan", "totals that include the block", graph("%y = cumsum %x {dim=0}  return %y", "%x: f32[64]"),
           replaced(two_level_scan, "two_level_scan", lambda f: lambda n, size: ops.neg(f(n, size))),
           "default,-two-level-scan,+two-level-scan{min-length=8, block-size=4, max-rows=64}@before:fuse", "two-level scan"),

@@ -22,6 +22,7 @@ from compiler.frontend.conversions.table import conversions
 from compiler.ir import ops
 from compiler.options import Options
 from compiler.tools import cli
+from compiler.tools.aot_tracing import trace_key
 from compiler.tools.coverage import OpSupport, op_support, overloads, referenced_ops
 
 CORE = overloads()
@@ -252,6 +253,31 @@ def test_shards_have_log_lines_of_their_own(tmp_path: Path) -> None:
     (whole,) = opinfo.run_samples([described(torch.neg)], sampling(), log)
     assert sum(counts) == whole.count("passed")
     assert len(log.read_text().splitlines()) == 3
+
+
+def test_samples_that_differ_in_elements_share_code_and_are_each_compared() -> None:
+    factor, compiled = [2.0], {}
+
+    def outcome(x: Tensor) -> str:
+        sample = SimpleNamespace(input=x, args=(), kwargs={})
+        return opinfo.run_sample(lambda x: x * factor[0], sample, sampling(), compiled=compiled).outcome
+
+    assert outcome(torch.ones(3)) == "passed"
+    factor[0] = 3.0
+    assert outcome(torch.full((3,), 5.0)) == "failed"
+    assert outcome(torch.ones(4)) == "passed"
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize(
+    "other", [(torch.ones(3), 2.0), (torch.ones(3), True), (torch.ones(6)[::2], 2), (torch.ones(3).double(), 2)]
+)
+def test_a_trace_depends_on_numbers_strides_and_dtypes(other: tuple[Tensor, Any]) -> None:
+    def key(x: Tensor, n: Any) -> Any:
+        return trace_key((x, (n,), {}))
+
+    assert key(torch.ones(3), 2) == key(torch.zeros(3), 2) != key(*other)
+    assert trace_key((torch.ones(3), (len,), {})) is None
 
 
 def test_the_command_runs_samples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -484,7 +484,8 @@ class KernelEmitter:
             x, y = (ev.emit_element(a, coord, lanes) for a in value.operands)
             name = f"llvm.fmuladd.{intrinsic_suffix(value.dtype, lanes)}"
             return self.b.intrinsic(ty, name, (ty, x), (ty, y), (ty, total))
-        return emit_binary(self.b, stmt.op, value.dtype, total, ev.emit_element(value, coord, lanes), lanes)
+        term = ev.emit_element(value, coord, lanes)  # first: where it is NaN, the maximum does not wait for the total
+        return emit_binary(self.b, stmt.op, value.dtype, term, total, lanes)
 
 
 def _pointer_memo(ev: ExprEmitter) -> dict[tuple[object, ...], str]:

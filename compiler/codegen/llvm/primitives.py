@@ -239,21 +239,22 @@ def _shift(opcode: str) -> Callable[[IRBuilder, DType, list[str], int], str]:
     return emit
 
 
-def _min_or_max(predicate: str) -> Callable[[IRBuilder, DType, list[str], int], str]:
-    """Return the rule of min or max.  One select would drop a NaN in the left operand; a second select restores it."""
+def _min_or_max(name: str) -> Callable[[IRBuilder, DType, list[str], int], str]:
+    """Return the rule of min or max: NaN where either is NaN, either zero of two.
+
+    Comparisons and selects would become a mask of both conditions, on which a chain of maxima waits several times longer.
+    """
 
     def emit(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:
         x, y = args
         ty, flag = llvm_type(dtype, lanes), llvm_type(boolean, lanes)
-        if not dtype.is_float:
-            if dtype.kind == "bool":
-                return b.emit(f"{'or' if predicate == 'gt' else 'and'} {ty} {x}, {y}")
-            better = b.emit(f"icmp {'s' if dtype.kind == 'int' else 'u'}{predicate} {ty} {x}, {y}")
-            return b.emit(f"select {flag} {better}, {ty} {x}, {ty} {y}")
-        better = b.emit(f"fcmp o{predicate} {ty} {x}, {y}")
-        chosen = b.emit(f"select {flag} {better}, {ty} {x}, {ty} {y}")
-        is_nan = b.emit(f"fcmp uno {ty} {x}, {x}")
-        return b.emit(f"select {flag} {is_nan}, {ty} {x}, {ty} {chosen}")
+        if dtype.is_float:
+            intrinsic = f"llvm.{name}imum.{intrinsic_suffix(dtype, lanes)}"
+            return b.intrinsic(ty, intrinsic, (ty, x), (ty, y), flags="nsz")
+        if dtype.kind == "bool":
+            return b.emit(f"{'or' if name == 'max' else 'and'} {ty} {x}, {y}")
+        better = b.emit(f"icmp {'s' if dtype.kind == 'int' else 'u'}{'gt' if name == 'max' else 'lt'} {ty} {x}, {y}")
+        return b.emit(f"select {flag} {better}, {ty} {x}, {ty} {y}")
 
     return emit
 
@@ -299,8 +300,8 @@ EXPANSIONS: dict[str, Callable[[IRBuilder, DType, list[str], int], str]] = {
     "shl": _shift("shl"),
     "shr": _shift("shr"),
     "lshr": _shift("lshr"),
-    "min": _min_or_max("lt"),
-    "max": _min_or_max("gt"),
+    "min": _min_or_max("min"),
+    "max": _min_or_max("max"),
     "div": _integer_division("div"),
     "rem": _integer_division("rem"),
     "fma": _integer_fma,

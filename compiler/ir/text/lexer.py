@@ -32,6 +32,9 @@ _TOKEN = re.compile(
     |(?P<mark>->|\.\.|//|<<|>>|<=|>=|==|!=|[()\[\]{{}},:=+\-*/%<>&|^])""",
     re.VERBOSE | re.ASCII,
 )
+VALUE = re.compile(rf'(?<![\w")])%(?:{_NAME}|{_STRING})', re.ASCII)
+"""Name of a value with its sigil; directly after an operand, `%` is the remainder operator."""
+
 T = TypeVar("T")
 _SIGILS = {"value": "%", "global": "@"}
 

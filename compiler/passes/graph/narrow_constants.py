@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,8 +32,8 @@ from compiler.ir.types import f32, i32
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import constant_sources, known_values, static_bytes
 
-WORD_BITS = 32
-"""Bits of a word, those of a lane of f32."""
+WORD_BITS, FIELD_BITS = 32, (1, 2, 4)
+"""Bits of a word, those of a lane of f32, and of the fields that it may hold."""
 
 MANTISSA_BITS, ONE_BITS = 23, 0x3F800000
 """Explicit bits of the mantissa of f32, and the bits of 1.0."""
@@ -64,15 +64,18 @@ class NarrowConstants(GraphPass):
 
     def run(self, ir: Graph, context: Context) -> Graph:
         found = match_quantized_values(ir)
-        offsets: dict[Node, Node] = {}
+        offsets, wide = dict[Node, Node](), set[Node]()
         for n in mixed_contractions(ir):
-            offset = self.with_mantissas(n, found)
+            offset = self.with_mantissas(n, found, wide)
             if offset is not None and context.may_apply(self, "reads values of a few bits as mantissas", n):
                 offsets[n] = offset
-        return self.with_words(ir.replace_nodes(offsets), context)
+        return self.with_words(ir.replace_nodes(offsets), context, wide)
 
-    def with_mantissas(self, n: Node, found: Mapping[Node, Match]) -> Node | None:
-        """Return contraction `n` of f32 sums with its constant operand of few bits as mantissas; None if it has none."""
+    def with_mantissas(self, n: Node, found: Mapping[Node, Match], wide: set[Node]) -> Node | None:
+        """Return contraction `n` of f32 sums with its constant operand of few bits as mantissas; None if it has none.
+
+        Operands of more bits are added to `wide`, so that they are evaluated once.
+        """
         positions, terms = operand_positions(n), n.structure.domain(n).extents  # type: ignore[attr-defined]  # a reduction
         if n.dtype != f32 or len(terms) != 1 or not (isinstance(terms[0], int) and terms[0] <= self.max_terms):
             return None
@@ -80,15 +83,18 @@ class NarrowConstants(GraphPass):
             m = found[n.operands[k]]
             if not isinstance(m, QuantizedValue) or m.scale is not None or not is_known(m.dequantize(f32)):
                 continue
-            if not m.codes.dtype.is_integer or static_bytes(m.codes) <= self.min_bytes:
+            if not m.codes.dtype.is_integer or static_bytes(m.codes) <= self.min_bytes or m.codes in wide:
                 continue
             if var("r0") not in position or (values := known_values(m.codes)) is None:
                 continue
             bits, signed = fewest_bits(values)
+            if bits > max(FIELD_BITS):
+                wide.add(m.codes)
+                continue
             axis = position.index(var("r0"))
             zero_point = scalar_constant(0, i32) if m.zero_point is None else place(m.zero_point, position, n.shape)
             sums = operand_sums(n, n.operands[1 - k], 1 - k, f32)
-            if bits > 4 or values.shape[axis] % (WORD_BITS // bits) or sums is None or zero_point is None:
+            if values.shape[axis] % (WORD_BITS // bits) or sums is None or zero_point is None:
                 continue
             least = -(1 << (bits - 1)) * signed
             operands = list(n.operands)
@@ -98,11 +104,11 @@ class NarrowConstants(GraphPass):
             return ops.mul(total, 2.0**bits).with_name(n.name).with_loc(n.loc)
         return None
 
-    def with_words(self, ir: Graph, context: Context) -> Graph:
-        """Return the graph with constants in words that are unpacked as integers."""
+    def with_words(self, ir: Graph, context: Context, wide: Collection[Node]) -> Graph:
+        """Return the graph with constants in words that are unpacked as integers, unless they are known to be `wide`."""
         new: dict[Node, Node] = {}
         for c in dict.fromkeys(self.candidates(ir)):
-            if (values := known_values(c)) is None:
+            if c in wide or (values := known_values(c)) is None:
                 continue
             bits, signed = fewest_bits(values)
             fits = bits < c.dtype.bits and values.shape[-1] % (WORD_BITS // bits) == 0
@@ -141,7 +147,7 @@ def fewest_bits(values: Array) -> tuple[int, bool]:
     """Return the least of 1, 2, 4 and 8 bits or more that hold all `values`, and whether a sign is among them."""
     low, high = int(values.min()), int(values.max())
     signed = low < 0
-    for bits in (1, 2, 4):
+    for bits in FIELD_BITS:
         if -(1 << (bits - 1)) * signed <= low and high < 1 << (bits - signed):
             return bits, signed
     return values.dtype.itemsize * 8, signed

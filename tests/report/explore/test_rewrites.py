@@ -19,7 +19,7 @@ from compiler.report.explore import rewrites
 from compiler.report.explore.line_delta import apply_delta
 from compiler.report.explore.origins import OriginTable
 from compiler.report.explore.page_data import Step
-from compiler.report.explore.recording import PassRun, PassRecorder, record
+from compiler.report.explore.recording import PassRecorder, PassRun, record
 from compiler.report.explore.rewrites import printed_lines, rewrites_of
 from compiler.report.explore.steps import steps_of
 from compiler.tools.cli import main

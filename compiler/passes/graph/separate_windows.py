@@ -1,0 +1,129 @@
+"""Reductions over rectangular windows, one dimension after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from math import prod
+
+from compiler.cost.machine import Machine
+from compiler.cost.windows import WindowStep, window_seconds
+from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import Reduction, index_vars
+from compiler.ir.scalar import Ref
+from compiler.ir.symbolic.affine import coefficient
+from compiler.ir.symbolic.index_expr import var
+from compiler.ir.tile.kernel import dim_hint
+from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.graph.two_level_scan import REDUCE_OPS
+
+
+@register
+@dataclass(frozen=True)
+class SeparateWindows(GraphPass):
+    """Reduce rectangular windows along one dimension after the other.
+
+    %y = max_pool %x {size=[5, 5]}
+    ->  %r = unfold %x {dim=3, size=5}   %m = amax %r {dims=[4]}   %c = unfold %m {dim=2, size=5}   %y = amax %c {dims=[4]}
+
+    25 maxima become 10 where windows overlap: what neighbours share is combined once.  Applies to any associative reduction
+    where the cost model predicts less than `max_time_ratio` of the time, with results between the steps in memory.  Sums are
+    added in another order.
+    """
+
+    name = "separate-windows"
+    max_time_ratio: float = 1.0
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        chosen = {n: order for n in ir.nodes if (order := best_order(n, context.machine, self.max_time_ratio))}
+        chosen = {n: o for n, o in chosen.items() if context.may_apply(self, f"windows reduced along {describe(o)}", n)}
+
+        def rule(n: Node, operands: tuple[Node, ...]) -> Node:
+            new = n.with_operands(operands)
+            return replace(reduce_windows(new, chosen[n]), name=n.name) if n in chosen else new
+
+        return ir.map_nodes(rule) if chosen else ir
+
+
+@dataclass(frozen=True)
+class Window:
+    """The window of a reduction along dimension `dim`: tap `t` of result `i` reads index `i * stride + t * dilation`."""
+
+    dim: int
+    size: int
+    stride: int
+    dilation: int
+
+
+def describe(order: Sequence[Window]) -> str:
+    """Return the dimensions of windows in words."""
+    return ", then ".join(f"dimension {w.dim}" for w in order)
+
+
+def match_windows(n: Node) -> tuple[Window, ...]:
+    """Return the windows of a node that reduces rectangular windows of its only operand, or none for any other node."""
+    s = n.structure
+    if not isinstance(s, Reduction) or len(n.operands) != 1 or n.operands[0].type.rank != n.type.rank:
+        return ()
+    x, domain = n.operands[0], s.domain(n)
+    element, i, r = Ref(x.dtype, "x"), index_vars("i", n.type.rank), index_vars("r", len(domain.extents))
+    if domain.guards(i, r) or s.fn(element) is not element or x.dtype != n.dtype:
+        return ()
+    taps = {f"r{k}": e for k, e in enumerate(domain.extents) if isinstance(e, int) and e > 1}
+    windows = list[Window]()
+    for k, d in enumerate(domain.positions(i, r)[0]):
+        steps = {v: c for v in taps if (c := coefficient(d, v))}
+        if not steps and d == i[k] and x.shape[k] == n.shape[k]:
+            continue
+        (v, dilation), stride = next(iter(steps.items()), ("", 0)), coefficient(d, f"i{k}") or 0
+        if v not in taps or d != i[k] * stride + var(v) * dilation or min(stride, dilation) < 1:
+            return ()
+        windows.append(Window(k, taps.pop(v), stride, dilation))
+        if unfolded(x, windows[-1]).shape[k] != n.shape[k]:
+            return ()
+    return () if taps else tuple(windows)
+
+
+def best_order(n: Node, machine: Machine, max_time_ratio: float) -> tuple[Window, ...]:
+    """Return the windows of `n` in the fastest order of dimensions; none if it takes `max_time_ratio` of one step or more."""
+    windows = match_windows(n)
+    if len(windows) < 2:
+        return ()
+    assert isinstance(n.structure, Reduction)
+    combine, dtype = n.structure.combine, n.dtype
+    if dtype.is_reduced_float and combine not in ("max", "min"):  # rounded after each step
+        return ()
+    shape, results = [dim_hint(d) for d in n.operands[0].shape], [dim_hint(d) for d in n.shape]
+
+    def steps(order: Sequence[Window]) -> list[WindowStep]:
+        """Return the steps along the dimensions of `order`."""
+        done = [
+            [results[d] if d in {w.dim for w in order[: k + 1]} else size for d, size in enumerate(shape)]
+            for k in range(len(order))
+        ]
+        return [WindowStep(prod(sizes), w.size) for sizes, w in zip(done, order, strict=True)]
+
+    def seconds(steps: Sequence[WindowStep]) -> float:
+        return window_seconds(steps, combine, dtype.bits, machine)
+
+    times = {order: seconds(steps(order)) for order in permutations(windows)}
+    best = min(times, key=times.__getitem__)
+    one_step = seconds([WindowStep(prod(results), prod(w.size for w in windows))])
+    return best if times[best] < max_time_ratio * one_step else ()
+
+
+def unfolded(x: Node, w: Window) -> Node:
+    """View `x` with the elements of each window as its last dimension."""
+    return ops.unfold(x, dim=w.dim, size=w.size, step=w.stride, dilation=w.dilation)
+
+
+def reduce_windows(n: Node, order: Sequence[Window]) -> Node:
+    """Build reduction `n` of windows along the dimensions of `order`, one after the other."""
+    assert isinstance(n.structure, Reduction)
+    x, reduce = n.operands[0], REDUCE_OPS[n.structure.combine]
+    for w in order:
+        x = reduce(unfolded(x, w), dims=(n.type.rank,)).with_loc(n.loc)
+    return x
