@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,12 @@ class TargetError(TilewrightError):
 
 
 class PartialTileError(TargetError):
-    """Kernel with a loop whose last tile is partial where code needs whole tiles; `loop` is the loop's range."""
+    """Kernel with a loop whose last tile is partial where code needs whole tiles; `loop` is the range of the loop."""
 
-    def __init__(self, message: str, loop: object) -> None:
+    def __init__(self, loop: Any) -> None:
         self.loop = loop
-        super().__init__(message)
+        where = f"%{loop.var} in {loop.lo}..{loop.hi} tile {loop.tile}"
+        super().__init__(f"the last tile of {where} is partial; `peel` must run after the pass that tiles it")
 
 
 class OptionError(TilewrightError, ValueError):

@@ -51,14 +51,6 @@ def emit_kernel(kernel: Kernel, target: CPUTarget, debug: DebugInfo | None = Non
     return parallel_module(kernel, target, phases, debug)
 
 
-def partial_tile_error(r: Range) -> PartialTileError:
-    """Return the error for a loop that a pass left with a partial tile."""
-    return PartialTileError(
-        f"the last tile of %{r.var} in {r.lo}..{r.hi} tile {r.tile} is partial; `peel` must run after the pass that tiles it",
-        r,
-    )
-
-
 def emit_phase(emitter: KernelEmitter, phase: Block) -> PhaseBody:
     """Emit one phase of a parallel kernel."""
     loops = [perfect_parallel_nest((s,)) for s in phase if isinstance(s, For) and s.parallel]
@@ -215,7 +207,7 @@ class KernelEmitter:
             return [v for _, v in carried]
         assert isinstance(trips, int)
         if r.extent % r.tile:
-            raise partial_tile_error(r)
+            raise PartialTileError(r)
         unroll = max(1, min(r.unroll, trips))
         main, remainder = divmod(trips, unroll)
         values = [v for _, v in carried]
@@ -257,7 +249,7 @@ class KernelEmitter:
                 inner.scope.bounds[name] = (0, trips - 1)
             if has_partial_tile(r):
                 if carried:
-                    raise partial_tile_error(r)
+                    raise PartialTileError(r)
                 self.emit_partial_tile(r, var(name), inner, lambda tile_ev: body(tile_ev, []))
                 return []
             inner.scope.enter_loop(r, var(name), self.remaining_indices(r, var(name), inner))
