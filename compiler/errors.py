@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,15 @@ USE_TORCH_COMPILE = 'use torch.compile(model, backend="tilewright")'
 
 class TargetError(TilewrightError):
     """Target that does not exist, that this machine cannot run, or that cannot express a kernel."""
+
+
+class PartialTileError(TargetError):
+    """Kernel with a loop whose last tile is partial where code needs whole tiles; `loop` is the range of the loop."""
+
+    def __init__(self, loop: Any) -> None:
+        self.loop = loop
+        where = f"%{loop.var} in {loop.lo}..{loop.hi} tile {loop.tile}"
+        super().__init__(f"the last tile of {where} is partial; `peel` must run after the pass that tiles it")
 
 
 class OptionError(TilewrightError, ValueError):

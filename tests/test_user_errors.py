@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import torch
 from torch import nn
 
 import compiler
-from compiler.errors import ArgumentError, OptionError, TargetError, TilewrightError
+from compiler.errors import ArgumentError, OptionError, PassError, TargetError, TilewrightError
+from compiler.ir.tile.kernel import Kernel, map_ranges
 from compiler.options import as_options
+from compiler.passes.base import PASSES, Context, TilePass
 from tests.python_server import PythonServer
 
 SAVE = """import sys, torch
@@ -47,6 +50,30 @@ def test_a_program_with_an_operator_of_another_library(tmp_path: Path, python: P
         TilewrightError, match=r"calls elsewhere\.twice\.default, which is not registered; .*--load MODULE"
     ):
         compiler.compile(path)
+
+
+@dataclass(frozen=True)
+class UnevenTiles(TilePass):
+    """Tile each loop by a size that divides none."""
+
+    name = "test-uneven-tiles"
+    size: int = 7
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        return ir.with_body(map_ranges(ir.body, lambda r, _: r.with_(tile=self.size)))
+
+
+def test_a_partial_tile_names_kernel_loop_and_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PASSES, "test-uneven-tiles", UnevenTiles)
+    options = {"cache": "", "target": "x86-64-v3", "tile_passes": "vectorize,test-uneven-tiles{size=6},parallelize"}
+    with pytest.raises(
+        PassError, match=r"(?s)@relu_0 .* tile 6 is partial; `peel` must run .* tiles it, here "
+    ) as raised:
+        compiler.compile(nn.ReLU(), (torch.randn(30, 45),), options=options)
+    assert "here test-uneven-tiles{size=6}\n" in str(raised.value)
+    text = Path(raised.value.reproducer).read_text()
+    assert "-p 'vectorize,test-uneven-tiles{size=6},parallelize'" in text
+    assert "kernel @relu_0(" in text
 
 
 def test_dynamic_kernels_are_tuned_for_their_hints(monkeypatch: pytest.MonkeyPatch) -> None:

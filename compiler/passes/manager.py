@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from compiler.errors import DynamicShapeError, PassError, TilewrightError
+from compiler.errors import DynamicShapeError, PartialTileError, PassError, TilewrightError
 from compiler.ir.graph.graph import Graph
-from compiler.ir.tile.kernel import Kernel
+from compiler.ir.tile.kernel import Kernel, stmt_ranges, walk
 from compiler.ir.tile.program import Program, map_kernels
 from compiler.passes.base import IR, Context, Pass
 from compiler.passes.pipeline_text import Pipeline, parse_pipeline, print_pipeline
+from compiler.passes.remark import Remarks
 from compiler.passes.reproducer import write_reproducer
 
 KernelSink: TypeAlias = Callable[[Kernel, Program], None]
@@ -83,10 +85,23 @@ def schedule_kernel(
         except DynamicShapeError:
             raise
         except Exception as error:
-            text = print_pipeline(passes)
-            message = f"no code can be generated for @{kernel.name} after the passes {text}: {describe_error(error)}"
+            text, why = print_pipeline(passes), describe_error(error)
+            if isinstance(error, PartialTileError) and (name := last_pass_to_make(error.loop, kernel, passes, context)):
+                why += f", here {name}"
+            message = f"no code can be generated for @{kernel.name} after the passes {text}: {why}"
             raise with_reproducer(PassError(message), kernel, text) from error
     return scheduled
+
+
+def last_pass_to_make(loop: object, kernel: Kernel, passes: Pipeline, context: Context) -> str:
+    """Return the last pass that gives `kernel` a loop with the range `loop`, "" if none does."""
+    found, again = "", replace(context, remarks=Remarks(), rewrites=[], alternatives=[])
+    for pass_ in passes:
+        new = run_on_nested_graphs(pass_, kernel, again)
+        before, after = ([r for s in walk(k.body) for r in stmt_ranges(s)] for k in (kernel, new))
+        found = str(pass_) if loop in after and loop not in before else found
+        kernel = new
+    return found
 
 
 def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence[PassInstrument] = ()) -> IR:

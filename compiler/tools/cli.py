@@ -189,6 +189,7 @@ def run_opt(args: argparse.Namespace) -> None:
     from compiler.passes.manager import run_pipeline
     from compiler.passes.pipeline_text import parse_pipeline, print_pipeline, split_at_kernels
     from compiler.passes.schedule.record import ScheduleRecorder
+    from compiler.pipeline import pipelines_of
 
     options = Options(
         target=args.target,
@@ -206,7 +207,8 @@ def run_opt(args: argparse.Namespace) -> None:
     ir = read_ir(args.file)
     verify(ir)
     tile_passes = print_pipeline(split_at_kernels(parse_pipeline(defaults.program))[1])
-    default = {Graph: defaults.graph, Program: defaults.program, Kernel: tile_passes}[type(ir)]
+    graph_passes = print_pipeline(pipelines_of(options, target)[0])  # without those that no option asks for
+    default = {Graph: graph_passes, Program: defaults.program, Kernel: tile_passes}[type(ir)]
     passes = parse_pipeline(args.pipeline, default)
     if args.lower is not None:
         if not isinstance(ir, Graph):

@@ -102,6 +102,13 @@ def test_opt_stops_after_some_rewrites(
     assert [n.op.name for n in fused.nodes].count("fused") == kernels  # the first rewrite makes nodes kernels
 
 
+def test_the_default_pipeline_rounds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It holds the passes of a compilation without options, so none that an option asks for."""
+    (tmp_path / "x.ir").write_text("graph(%x: f32[32, 64], %w: f32[64, 48]) { %y = matmul %x, %w return %y }")
+    assert main(["opt", str(tmp_path / "x.ir"), "-p", "default", "--target", "x86-64-v4"]) == 0
+    assert "bf16" not in capsys.readouterr().out
+
+
 def test_opt_prints_changes_only(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["opt", graph, "-p", "cse,fuse", "--print-ir-after-change"]) == 0
     printed = capsys.readouterr().err

@@ -22,7 +22,7 @@ from compiler.codegen.llvm.primitives import combine_pairwise, emit_binary, emit
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
-from compiler.errors import TargetError
+from compiler.errors import PartialTileError, TargetError
 from compiler.ir import scalar
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import PrimitiveCall, Ref
@@ -49,13 +49,6 @@ def emit_kernel(kernel: Kernel, target: CPUTarget, debug: DebugInfo | None = Non
         emit_phase(KernelEmitter(kernel, target, debug, k), phase) for k, phase in enumerate(parallel_phases(kernel))
     ]
     return parallel_module(kernel, target, phases, debug)
-
-
-def partial_tile_error(r: Range) -> TargetError:
-    """Return the error for a loop that a pass left with a partial tile."""
-    return TargetError(
-        f"the last tile of %{r.var} in {r.lo}..{r.hi} tile {r.tile} is partial; `peel` must run after the pass that tiles it"
-    )
 
 
 def emit_phase(emitter: KernelEmitter, phase: Block) -> PhaseBody:
@@ -214,7 +207,7 @@ class KernelEmitter:
             return [v for _, v in carried]
         assert isinstance(trips, int)
         if r.extent % r.tile:
-            raise partial_tile_error(r)
+            raise PartialTileError(r)
         unroll = max(1, min(r.unroll, trips))
         main, remainder = divmod(trips, unroll)
         values = [v for _, v in carried]
@@ -256,7 +249,7 @@ class KernelEmitter:
                 inner.scope.bounds[name] = (0, trips - 1)
             if has_partial_tile(r):
                 if carried:
-                    raise partial_tile_error(r)
+                    raise PartialTileError(r)
                 self.emit_partial_tile(r, var(name), inner, lambda tile_ev: body(tile_ev, []))
                 return []
             inner.scope.enter_loop(r, var(name), self.remaining_indices(r, var(name), inner))

@@ -2,7 +2,7 @@
 
 /**
  * @typedef {[number, number, string[]]} Hunk  first line, lines removed, lines added
- * @typedef {{message: string, about: string, origins: number[], delta: Hunk[]}} Rewrite
+ * @typedef {{number: number, message: string, about: string, origins: number[], delta: Hunk[]}} Rewrite
  * @typedef {{name: string, text: string, effect: string, seconds: number, delta: Hunk[], rewrites: Rewrite[], omitted: string,
  *   drawing: number, failed: boolean}} Step
  * @typedef {{text: string[], steps: Step[]}} Steps
@@ -17,15 +17,10 @@ export async function readData() {
   return new Response(stream).json();
 }
 
-/** @param {string[]} text @param {Hunk[]} delta @returns {string[]} */
-export function applyDelta(text, delta) {
-  const parts = [];
-  let position = 0;
-  for (const [start, removed, added] of delta) {
-    parts.push(text.slice(position, start), added);
-    position = start + removed;
-  }
-  return parts.concat([text.slice(position)]).flat();
+/** Change a text in place. @param {string[]} text @param {Hunk[]} delta @returns {string[]} */
+function applyDelta(text, delta) {
+  for (let k = delta.length - 1; k >= 0; k--) text.splice(delta[k][0], delta[k][1], ...delta[k][2]);
+  return text;
 }
 
 /** The lines of a change: those that stay, and in place those that go and come. @param {string[]} text @param {Hunk[]} delta @returns {Line[]} */
@@ -52,7 +47,7 @@ export function textBefore(steps, k) {
   const known = texts.get(steps);
   while (known.length <= k) {
     const step = steps.steps[known.length - 1];
-    known.push(step.delta.length ? applyDelta(known[known.length - 1], step.delta) : known[known.length - 1]);
+    known.push(step.delta.length ? applyDelta([...known[known.length - 1]], step.delta) : known[known.length - 1]);
   }
   return known[k];
 }
@@ -66,7 +61,7 @@ export function linesAt(steps, step, rewrite) {
   const before = textBefore(steps, step - 1);
   const { delta, rewrites } = steps.steps[step - 1];
   if (!rewrite) return diffLines(before, delta);
-  const made = rewrites.slice(0, rewrite - 1).reduce((text, r) => applyDelta(text, r.delta), before);
+  const made = rewrites.slice(0, rewrite - 1).reduce((text, r) => applyDelta(text, r.delta), [...before]);
   return diffLines(made, rewrites[rewrite - 1].delta);
 }
 

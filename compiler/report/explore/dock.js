@@ -31,12 +31,11 @@ export class Dock {
   }
 
   draw() {
-    const drawn = this.body.dataset.tab === this.current ? this.body.scrollTop : 0;
     this.bar.replaceChildren(...Object.keys(this.tabs).map((name) =>
       el("button", { role: "tab", "aria-selected": String(name === this.current), click: () => this.open(name) }, name)));
     this.body.replaceChildren(this.tabs[this.current]());
+    if (this.body.dataset.tab !== this.current) this.body.scrollTop = 0;
     this.body.dataset.tab = this.current;
-    this.body.scrollTop = drawn;
   }
 
   rowOf(number, kernel) {

@@ -18,15 +18,15 @@ export class GraphPainter {
   }
 
   paint() {
-    const { canvas, root, scale, x, y } = this.pane, { clientWidth, clientHeight } = canvas;
+    const { canvas, root, scale, x, y, width, height } = this.pane;
     const context = canvas.getContext("2d"), ratio = window.devicePixelRatio || 1;
     const style = getComputedStyle(document.documentElement);
     this.colour = Object.fromEntries(COLOURS.map((n) => [n, style.getPropertyValue(`--${n}`)]));
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, clientWidth, clientHeight);
+    context.clearRect(0, 0, width, height);
     if (!root) return;
     context.setTransform(ratio * scale, 0, 0, ratio * scale, ratio * x, ratio * y);
-    this.window = [-x / scale, -y / scale, (clientWidth - x) / scale, (clientHeight - y) / scale];
+    this.window = [-x / scale, -y / scale, (width - x) / scale, (height - y) / scale];
     this.detailed = scale > DETAILED;
     root.children.forEach((item) => this.paintItems(context, item, 0, true));
     this.paintEdges(context);

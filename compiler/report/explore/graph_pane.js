@@ -14,7 +14,7 @@ export class GraphPane {
     this.open = new Map();
     this.built = new Map();
     this.scale = 1;
-    this.x = this.y = 0;
+    this.x = this.y = this.width = this.height = 0;
     this.drawing = -1;
     /** @type {import("./placement.js").Item} */
     this.root = null;
@@ -58,7 +58,7 @@ export class GraphPane {
     const old = before >= 0 && before !== number ? names(before) : null;
     this.fresh = new Set([...this.byId.values()].filter(({ node }) => (old && !old.has(own(node.id))) || node.origins.some((o) => origins.includes(o))).map(({ node }) => node.id));
     if (origins.length) this.reveal((node) => this.fresh.has(node.id));
-    if (!this.fitted && this.canvas.clientWidth) this.fit();
+    if (!this.fitted && this.width) this.fit();
     this.draw();
   }
 
@@ -71,12 +71,12 @@ export class GraphPane {
     if (!this.root) return;
     const found = [...this.byId.values()].find((item) => condition(item.node));
     if (found) {
-      const item = visible(found), { clientWidth, clientHeight } = this.canvas;
+      const item = visible(found), { width, height } = this;
       const cx = (item.x + item.w / 2) * this.scale + this.x, cy = (item.y + Math.min(item.h, 40) / 2) * this.scale + this.y;
-      if (cx < 20 || cy < 20 || cx > clientWidth - 20 || cy > clientHeight - 20) {
+      if (cx < 20 || cy < 20 || cx > width - 20 || cy > height - 20) {
         if (this.scale < 0.25) this.scale = 0.7;
-        this.x = clientWidth / 2 - (item.x + item.w / 2) * this.scale;
-        this.y = clientHeight / 2 - (item.y + item.h / 2) * this.scale;
+        this.x = width / 2 - (item.x + item.w / 2) * this.scale;
+        this.y = height / 2 - (item.y + item.h / 2) * this.scale;
       }
     }
     this.draw();
@@ -84,16 +84,15 @@ export class GraphPane {
 
   fit() {
     if (!this.root) return;
-    const { clientWidth, clientHeight } = this.canvas;
-    this.scale = Math.max(0.02, Math.min(1.2, clientWidth / (this.root.w + 20), clientHeight / (this.root.h + 20)));
-    if (this.scale < 0.35) this.scale = Math.min(0.6, Math.max(this.scale, clientWidth / (this.root.w + 20)));
-    this.x = (clientWidth - this.root.w * this.scale) / 2;
+    this.scale = Math.max(0.02, Math.min(1.2, this.width / (this.root.w + 20), this.height / (this.root.h + 20)));
+    if (this.scale < 0.35) this.scale = Math.min(0.6, Math.max(this.scale, this.width / (this.root.w + 20)));
+    this.x = (this.width - this.root.w * this.scale) / 2;
     this.y = 4;
     this.fitted = true;
     this.draw();
   }
 
-  zoom(by, cx = this.canvas.clientWidth / 2, cy = this.canvas.clientHeight / 2) {
+  zoom(by, cx = this.width / 2, cy = this.height / 2) {
     const scale = Math.max(0.02, Math.min(4, this.scale * by)), ratio = scale / this.scale;
     [this.x, this.y, this.scale] = [cx - (cx - this.x) * ratio, cy - (cy - this.y) * ratio, scale];
     this.draw();
@@ -217,6 +216,7 @@ export class GraphPane {
 
   resize() {
     const { clientWidth, clientHeight } = this.canvas.parentElement, ratio = window.devicePixelRatio || 1;
+    [this.width, this.height] = [clientWidth, clientHeight];
     [this.canvas.width, this.canvas.height] = [clientWidth * ratio, clientHeight * ratio];
     if (!this.fitted && clientWidth) this.fit();
     this.painter.paint();

@@ -11,9 +11,11 @@ import { summary, View } from "./view.js";
 const { page, tokens } = await readData();
 const store = new Store(page);
 const pattern = new RegExp(tokens, "g");
-const views = page.ways.map((_, k) => new View(store, k, pattern));
-const dock = new Dock(store, document.getElementById("dock"));
 const find = (id) => document.getElementById(id);
+const views = page.ways.map((_, k) => new View(store, k, pattern));
+for (const view of views) view.element.hidden = true;
+find("views").replaceChildren(...views.map((view) => view.element));
+const dock = new Dock(store, document.getElementById("dock"));
 
 function toggleWay(k) {
   if (k >= page.ways.length) return;
@@ -36,13 +38,14 @@ function drawWays() {
 }
 
 store.subscribe((topic) => {
+  if (topic === "step" || topic === "code") return views[store.active].update(topic);
+  const stale = store.shown.filter((k) => topic === "selection" || views[k].element.hidden);
   if (topic === "ways") {
     drawWays();
-    find("views").replaceChildren(...store.shown.map((k) => views[k].element));
+    views.forEach((view, k) => { view.element.hidden = !store.shown.includes(k); });
     find("views").dataset.count = String(store.shown.length);
   }
-  if (topic === "step" || topic === "code") return views[store.active].update(topic);
-  for (const k of store.shown) views[k].update("selection");
+  for (const k of stale) views[k].update("selection");
   dock.draw();
 });
 

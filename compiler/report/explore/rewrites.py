@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from compiler.errors import TilewrightError
@@ -21,8 +22,8 @@ from compiler.report.explore.origins import OriginLoc, origin_name, subject_of
 from compiler.report.explore.page_data import Rewrite
 from compiler.report.explore.recording import PassRun
 
-MAX_WORK = 1_000_000
-"""Most nodes or statements, over all states of the IR inside one pass, that are visited to show its rewrites."""
+MAX_OFFERED, MAX_RERUN = 1_000_000, 60_000
+"""Most nodes or statements that are visited to show the rewrites of one pass: in states that it offers, and in further runs."""
 
 MAX_SUBJECTS = 4
 """Most subjects of a step of several rewrites that are named."""
@@ -46,7 +47,7 @@ def printed_lines(ir: AnyIR) -> list[str]:
 
 @dataclass
 class RewriteSteps:
-    """Steps inside a run of a pass in a compilation with `context`; each makes up to `stride` rewrites.
+    """Steps inside a run of a pass in a compilation with `context`; each makes one rewrite, or several if they are too many.
 
     A pass is a pure function, so the IR after k rewrites is what it makes of its input if it may make k.  It is built so where the
     pass does not offer it while it runs.
@@ -54,7 +55,6 @@ class RewriteSteps:
 
     run: PassRun
     context: Context
-    stride: int
     steps: list[Rewrite] = field(default_factory=list)
     _printer: PagePrinter = field(default_factory=PagePrinter)
 
@@ -62,26 +62,39 @@ class RewriteSteps:
         """Add all steps; TilewrightError if the pass fails where it stops early."""
         self._text, self._done = self._printer.lines(self.run.before), 0
         self._add(0, self._limited_run(0))
+        offered = set[int]()
+        self._observe(lambda count, state: offered.add(count))
+        count, size = len(self.run.rewrites), max(1, ir_size(self.run.before))
+        self._ends = {
+            count,
+            *some([k for k in range(1, count) if k in offered], MAX_OFFERED // size),
+            *some([k for k in range(1, count) if k not in offered], MAX_RERUN // size),
+        }
+        self._observe(self._offer)
+        self._fill(count + 1)
+
+    def largest(self) -> int:
+        """Return the most rewrites that a step makes."""
+        ends = sorted({0, *self._ends})
+        return max(b - a for a, b in pairwise(ends))
+
+    def _observe(self, visit: Callable[[int, Callable[[], AnyIR]], object]) -> None:
+        """Run the pass again, and visit the IR that it offers after some numbers of rewrites; that of loop bodies is no whole."""
         if self.run.after is not None and not has_loops(self.run.before):
             made = list[Remark]()
-            self._rerun(rewrites=made, on_state=lambda state: self._offer(len(made), state))
-        self._fill(len(self.run.rewrites) + 1)
+            self._rerun(rewrites=made, on_state=lambda state: visit(len(made), state))
 
     def _offer(self, count: int, state: Callable[[], AnyIR]) -> None:
         """Add the steps to the IR after `count` rewrites, unless they are there."""
         self._fill(count)
-        if count > self._done and self._is_end(count):
+        if count > self._done and count in self._ends:
             self._add(count, state())
 
     def _fill(self, end: int) -> None:
         """Add the steps that are missing before that to `end` rewrites, by runs that stop there."""
         for k in range(self._done + 1, end):
-            if self._is_end(k):
+            if k in self._ends:
                 self._add(k, self._limited_run(k))
-
-    def _is_end(self, count: int) -> bool:
-        """Return True if a step ends after `count` rewrites."""
-        return count % self.stride == 0 or count == len(self.run.rewrites)
 
     def _add(self, count: int, state: AnyIR) -> None:
         """Add the step to `state`, the IR after `count` rewrites; to that after none, if the pass changes something in any case."""
@@ -111,15 +124,20 @@ def rewrites_of(run: PassRun, context: Context) -> tuple[list[Rewrite], str]:
 
     A step makes several rewrites if they are many and the IR is large.  `context` is that of the recorded compilation.
     """
-    count = len(run.rewrites)
-    stride = -(-count // max(1, MAX_WORK // max(1, ir_size(run.before))))
-    steps = RewriteSteps(run, context, stride)
+    steps = RewriteSteps(run, context)
+    if not run.rewrites:
+        return [], ""
     try:
-        if count:
-            steps.make()
+        steps.make()
     except TilewrightError as error:
         return steps.steps, f"not shown: the other rewrites, since the pass fails where it stops early: {error}"
-    return steps.steps, f"each step makes up to {stride} rewrites of this large graph" if stride > 1 else ""
+    most = steps.largest()
+    return steps.steps, f"each step makes up to {most} rewrites of this large graph" if most > 1 else ""
+
+
+def some(numbers: Sequence[int], most: int) -> Sequence[int]:
+    """Return numbers at equal distances among `numbers`, `most` at most but one at least."""
+    return numbers[:: -(-len(numbers) // max(1, most)) or 1]
 
 
 def has_loops(ir: AnyIR) -> bool:

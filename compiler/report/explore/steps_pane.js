@@ -5,6 +5,8 @@ import { deltaSize } from "./data.js";
 
 /** @type {["graph", "program", "tile"]} */
 const LISTS = ["graph", "program", "tile"];
+/** Rewrites before and behind the one that is shown that are listed. */
+const AROUND = 60;
 const TITLES = { graph: "Graph passes", program: "Program passes", tile: "Tile passes" };
 
 export class StepsPane {
@@ -15,7 +17,7 @@ export class StepsPane {
     this.body = el("div", { class: "list" });
     this.onlyChanges = el("input", { type: "checkbox", checked: true, change: () => {
       store.onlyChanges = this.onlyChanges.checked;
-      store.emit("ways");
+      store.emit("selection");
     } });
     this.element = el("section", { class: "pane steps" },
       el("h2", {}, el("span", { class: "title" }, "Passes"), el("label", { class: "extra" }, this.onlyChanges, " changes only")), this.body);
@@ -23,7 +25,6 @@ export class StepsPane {
 
   draw() {
     const { store, number } = this, position = store.positions[number];
-    const scrolled = this.body.scrollTop;
     this.onlyChanges.checked = store.onlyChanges;
     this.body.replaceChildren(...LISTS.flatMap((list) => {
       const { steps } = store.stepsOf(number, list);
@@ -32,9 +33,10 @@ export class StepsPane {
       const rows = steps.map((step, k) => this.row(list, step, k + 1, position)).filter(Boolean);
       return [el("h3", {}, title), this.first(list, position), ...rows];
     }));
-    this.body.scrollTop = scrolled;
-    const current = this.body.querySelector(".current[aria-current=step]");
-    if (current) current.scrollIntoView({ block: "nearest" });
+    this.pending ??= requestAnimationFrame(() => { // when all panes are drawn, so that the browser lays them out once
+      this.pending = undefined;
+      this.body.querySelector(".current[aria-current=step]")?.scrollIntoView({ block: "nearest" });
+    });
   }
 
   first(list, position) {
@@ -50,9 +52,17 @@ export class StepsPane {
     const title = `${step.text}\n${step.effect}\n${time(step.seconds)}`;
     const row = this.button(list, k, 0, position, label, title, step.delta.length || step.failed ? "" : "idle");
     if (!isCurrent || !(step.rewrites.length || step.omitted)) return row;
-    const rewrites = step.rewrites.map((r, i) =>
-      this.button(list, k, i + 1, position, [`${i + 1}. ${r.message}`, r.about ? el("code", {}, ` ${r.about}`) : null], r.message, "rewrite"));
-    return el("div", {}, row, rewrites, step.omitted && el("p", { class: "dim" }, step.omitted));
+    return el("div", {}, row, this.rewrites(list, step.rewrites, k, position), step.omitted && el("p", { class: "dim" }, step.omitted));
+  }
+
+  /** The rewrites around the one that is shown: a large graph has thousands. */
+  rewrites(list, all, k, position) {
+    const first = Math.max(0, position[list][1] - AROUND), last = Math.min(all.length, first + 2 * AROUND);
+    const more = (count, rewrite, where) => count > 0 && this.button(list, k, rewrite, position, [`${count} ${where}`], `go to rewrite ${rewrite}`, "rewrite");
+    const rows = all.slice(first, last).map((r, i) => this.button(list, k, first + i + 1, position,
+      [`${first + i + 1}. ${r.message}`, r.about ? el("code", {}, ` ${r.about}`) : null],
+      r.number ? `${r.message}\nthe state that opt --rewrite-limit ${r.number} stops at` : r.message, "rewrite"));
+    return [more(first, first, "earlier"), ...rows, more(all.length - last, last + 1, "later")].filter(Boolean);
   }
 
   button(list, step, rewrite, position, label, title, kind = "") {

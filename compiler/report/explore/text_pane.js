@@ -16,7 +16,14 @@ export class TextPane {
     this.lines = [];
     this.firstNumber = 1;
     this.body = el("div", { class: "lines" });
-    this.scroller = el("div", { class: "text", tabindex: 0, role: "region", "aria-label": title, scroll: () => this.draw() }, this.body);
+    /** Pixels above what is in sight and of what is in sight, kept because asking for them makes the browser lay out the page. */
+    this.top = this.height = 0;
+    this.scroller = el("div", { class: "text", tabindex: 0, role: "region", "aria-label": title, scroll: () => {
+      const { scrollTop } = this.scroller;
+      if (Math.abs(scrollTop - this.top) < 1) return; // drawn already
+      this.top = scrollTop;
+      this.draw();
+    } }, this.body);
     this.heading = el("span", { class: "title" }, title);
     this.extra = el("span", { class: "extra" });
     this.element = el("section", { class: "pane" }, el("h2", {}, this.heading, this.extra), this.scroller);
@@ -24,7 +31,10 @@ export class TextPane {
       const line = event.target.closest("[data-k]");
       if (line && !String(getSelection())) onClick(this.lines[+line.dataset.k].text, +line.dataset.k);
     });
-    new ResizeObserver(() => this.draw()).observe(this.scroller);
+    new ResizeObserver(([entry]) => {
+      this.height = entry.contentRect.height;
+      this.draw();
+    }).observe(this.scroller);
   }
 
   /** @param {string} title @param {import("./data.js").Line[]} lines @param {number} [firstNumber] */
@@ -38,22 +48,30 @@ export class TextPane {
 
   /** Scroll to the first line that satisfies a condition, unless one is in sight. @param {(line: import("./data.js").Line, k: number) => boolean} condition */
   reveal(condition) {
-    const { scrollTop, clientHeight } = this.scroller;
-    const seen = (k) => k * LINE_HEIGHT >= scrollTop && (k + 1) * LINE_HEIGHT <= scrollTop + clientHeight;
+    const seen = (k) => k * LINE_HEIGHT >= this.top && (k + 1) * LINE_HEIGHT <= this.top + this.height;
     let first = -1;
     for (let k = 0; k < this.lines.length; k++) {
       if (!condition(this.lines[k], k)) continue;
       if (seen(k)) return;
       if (first < 0) first = k;
     }
-    if (first < 0) return;
-    this.scroller.scrollTop = Math.max(0, first * LINE_HEIGHT - clientHeight / 3);
-    this.draw(); // at once, before the event of the scroll
+    if (first >= 0) this.scrollTo(first * LINE_HEIGHT - this.height / 3);
+  }
+
+  /** Scroll, and draw at once; the browser scrolls with the next frame, when all panes are drawn. @param {number} top */
+  scrollTo(top) {
+    this.top = Math.max(0, top);
+    this.draw();
+    this.pending ??= requestAnimationFrame(() => {
+      this.pending = undefined;
+      this.scroller.scrollTop = this.top;
+    });
   }
 
   draw() {
-    const first = Math.max(0, Math.floor(this.scroller.scrollTop / LINE_HEIGHT) - MARGIN);
-    const last = Math.min(this.lines.length, first + Math.ceil(this.scroller.clientHeight / LINE_HEIGHT) + 2 * MARGIN);
+    const top = Math.min(this.top, this.lines.length * LINE_HEIGHT - this.height);
+    const first = Math.max(0, Math.floor(top / LINE_HEIGHT) - MARGIN);
+    const last = Math.min(this.lines.length, first + Math.ceil(this.height / LINE_HEIGHT) + 2 * MARGIN);
     let html = "", number = this.firstNumber;
     for (let k = 0; k < first; k++) number += Number(this.lines[k].sign !== "-");
     for (let k = first; k < last; k++) {

@@ -77,7 +77,7 @@ export class View {
     if (this.shownCode === shown) this.codeText.draw();
     else {
       this.shownCode = shown;
-      this.codeText.scroller.scrollTop = 0;
+      this.codeText.scrollTo(0);
       this.codeText.show(p.code ? "Code" : "No code", text.split("\n").map((line) => ({ text: line, sign: "" })));
       this.stages.replaceChildren(...Object.keys(code).map((stage) => el("button", {
         role: "tab", "aria-selected": String(stage === p.code),

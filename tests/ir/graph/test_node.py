@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import networkx
 import numpy as np
 import pytest
 
 from compiler.errors import Loc, TypeRuleError
 from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import (
     OPERAND_KINDS,
     OPS,
@@ -156,3 +158,14 @@ def test_freezes_and_flattens_nested_lists() -> None:
     assert list(flatten_nested((1, (2, (3,)), 4))) == [1, 2, 3, 4]
     assert list(flatten_nested(5)) == [5]
     assert [is_int_like(v) for v in (1, var("n") + 1, 1.0, "1")] == [True, True, False, False]
+
+
+def test_sorting_refuses_float8_which_pytorch_does_not_sort() -> None:
+    with pytest.raises(TypeRuleError, match="operand x must be ordered, not f8e5m2"):
+        ops.sort(node("f8e5m2[4, 8]"), dim=1)
+
+
+def test_a_graph_as_a_networkx_graph() -> None:
+    view = Graph((X, Y), (ops.relu(ops.add(X, Y)),)).to_networkx()
+    assert [view.nodes[n]["op"] for n in networkx.topological_sort(view)][-2:] == ["add", "relu"]
+    assert view.number_of_edges() == 3

@@ -38,7 +38,9 @@ ROW = """
 
 def score_products(dtype: str) -> str:
     """A row whose scores are products of `dtype`."""
-    scores = "%c = reduce add %d in 0..8 { yield cast<f32>(%q[%i, %d]) * cast<f32>(%k[%r, %d]) } store %c, %s[%r] yield %c"
+    scores = (
+        "%c = reduce add %d in 0..8 { yield cast<f32>(%q[%i, %d]) * cast<f32>(%k[%r, %d]) } store %c, %s[%r] yield %c"
+    )
     row = ROW.replace("yield %s[%i, %r] }", f"{scores} }}", 1).replace("%s[%i, %r] - %m", "%s[%r] - %m")
     text = attention(64, f"local %s: f32[10] {row}")
     return text.replace("in %s: f32[64, 10]", f"in %q: {dtype}[64, 8], in %k: {dtype}[10, 8]")

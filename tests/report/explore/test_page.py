@@ -94,7 +94,7 @@ def test_a_step_of_a_large_graph_makes_several_rewrites(
     compiled: compiler.CompiledModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None is left out: the last step leads to the text after the pass, and the list says how many a step makes."""
-    monkeypatch.setattr("compiler.report.explore.rewrites.MAX_WORK", 200)
+    monkeypatch.setattr("compiler.report.explore.rewrites.MAX_OFFERED", 200)
     (way,) = page_data(compiled.explore(tmp_path / "page.html", repeats=1))["ways"]
     text, graph = way["graph"]["text"], way["graph"]["steps"]
     for step in graph:
