@@ -57,7 +57,7 @@ def without_redundant_clamps(chain: Sequence[Node]) -> list[Node]:
         x = varying_operand(n)
         assert x is not None
         given = full_range(x.dtype) if bounds is None else bounds
-        increases = is_increasing(n) and (n.dtype.is_float or not x.dtype.is_float)
+        increases = is_increasing(n) and (n.dtype.is_float or is_clamp(n))  # other results of integers may wrap
         bounds = apply_to(n, x.dtype, given) if given is not None and increases else None
         if bounds is None or given is None or not (is_clamp(n) and torch.equal(bounds, given)):
             kept.append(n)

@@ -42,8 +42,9 @@ class OnlineSoftmax(TilePass):
     Gimelshein, 2018; Dao et al., "FlashAttention", 2022; matched by `compiler.analysis.softmax_match`).  A block of
     `column_block` columns is computed for `row_block` rows while their shared operands are in cache; no row is stored.
     Applies to rows of more than `max_untiled_length` elements, and to causal rows of at least two blocks of
-    `causal_block`, the block size of both dimensions then; to smaller ones where no matrix unit multiplies the scores.  Causal blocks that no row sees are skipped, whatever they
-    hold.  The upper bound of a dynamic length decides.
+    `causal_block`, the block size of both dimensions then.  Where no matrix unit multiplies the scores, blocks and shortest
+    rows are smaller.  Causal blocks that no row sees are skipped, whatever they hold.  The upper bound of a dynamic length
+    decides.
     """
 
     name = "online-softmax"

@@ -57,3 +57,10 @@ def test_codes_are_within_their_bounds() -> None:
 )
 def test_what_stays(lines: str) -> None:
     check_pass("remove-clamps", unchanged=graph(lines), special=False)
+
+
+def test_integers_that_wrap_have_no_bounds() -> None:
+    check_pass(
+        "remove-clamps",
+        unchanged="graph(%x: i64[8]) { %a = add %x, -1  %low = maximum %a, 0  %high = minimum %low, 5  return %high }",
+    )
