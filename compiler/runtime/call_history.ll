@@ -227,8 +227,9 @@ define internal void @learn(ptr %history) {
   ret void
 }
 
-; Set the time until the trial after the one that begins, whose interval doubles while trials are lost.  It is at least 32 times
-; the time of a window with the team, and 4 times one alone.
+; Set the time until the trial after the one that begins, whose interval doubles while trials are lost.  `time` is that of the
+; last window.  With the team it is at least 16 windows, and 128 calls, so that a lost trial of one call is less than a hundredth
+; of all; alone, 4 windows.
 define internal void @schedule_trial(ptr %history, i64 %time) {
   %way = call i64 @get(ptr %history, i64 0)
   %is_shared = icmp eq i64 %way, 0
@@ -239,8 +240,12 @@ define internal void @schedule_trial(ptr %history, i64 %time) {
   %at_least = call i64 @llvm.smax.i64(i64 %doubled, i64 %shortest)
   %new_interval = call i64 @llvm.smin.i64(i64 %at_least, i64 %longest)
   call void @set(ptr %history, i64 8, i64 %new_interval)
-  %ratio = select i1 %is_shared, i64 5, i64 2
-  %windows = shl i64 %time, %ratio
+  %fastest = call i64 @get(ptr %history, i64 4)
+  %calls = shl i64 %fastest, 7
+  %long_windows = shl i64 %time, 4
+  %most = call i64 @llvm.smax.i64(i64 %long_windows, i64 %calls)
+  %short_windows = shl i64 %time, 2
+  %windows = select i1 %is_shared, i64 %most, i64 %short_windows
   %left = call i64 @llvm.smax.i64(i64 %windows, i64 %new_interval)
   call void @set(ptr %history, i64 1, i64 %left)
   ret void
@@ -291,7 +296,7 @@ define internal i1 @is_loaded(ptr %history) {
   ret i1 %is_loaded
 }
 
-; Return True for the first window with the team in which workers were put aside.
+; Return True for the first window with the team in which workers were put aside, after at least three in which none was.
 define internal i1 @load_comes(ptr %history) {
   %way = call i64 @get(ptr %history, i64 0)
   %is_shared = icmp eq i64 %way, 0
@@ -299,7 +304,10 @@ define internal i1 @load_comes(ptr %history) {
   %was_quiet = icmp eq i64 %load_before, 0
   %is_loaded = call i1 @is_loaded(ptr %history)
   %is_new = and i1 %is_loaded, %was_quiet
-  %load_comes = and i1 %is_new, %is_shared
+  %age = call i64 @get(ptr %history, i64 11)
+  %is_old = icmp eq i64 %age, 3
+  %is_shared_long = and i1 %is_shared, %is_old
+  %load_comes = and i1 %is_new, %is_shared_long
   ret i1 %load_comes
 }
 
