@@ -116,13 +116,21 @@ define internal i1 @is_full(ptr %history) {
   ret i1 %is_full
 }
 
-; Return True for a trial whose fastest call is slower than the other way, or whose mean is and workers were put aside.
+; Return True for a trial whose fastest call is slower than the other way, or whose mean is and workers were put aside.  The first
+; call of a trial with the team does not tell: workers are asleep.
 define internal i1 @is_lost(ptr %history) {
+  %way = call i64 @get(ptr %history, i64 0)
+  %is_alone = icmp ne i64 %way, 0
+  %time = call i64 @get(ptr %history, i64 3)
+  %fastest = call i64 @get(ptr %history, i64 4)
+  %has_more_calls = icmp ugt i64 %time, %fastest
+  %tells = or i1 %is_alone, %has_more_calls
   %is_trial = call i1 @is_slower(ptr %history)
   %is_slow = call i1 @is_slow(ptr %history)
   %is_slowed = call i1 @is_slowed(ptr %history)
   %is_hopeless = or i1 %is_slow, %is_slowed
-  %is_lost = and i1 %is_trial, %is_hopeless
+  %is_lost_trial = and i1 %is_trial, %is_hopeless
+  %is_lost = and i1 %is_lost_trial, %tells
   ret i1 %is_lost
 }
 
@@ -133,10 +141,11 @@ entry:
   %is_shared = icmp eq i64 %way, 0
   %time = call i64 @get(ptr %history, i64 3)
   %is_trial = call i1 @is_slower(ptr %history)
-  %is_slowed = call i1 @is_slowed(ptr %history)
   %is_loaded = call i1 @is_loaded(ptr %history)
   %is_quiet = xor i1 %is_loaded, 1
   %load_comes = call i1 @load_comes(ptr %history)
+  %cost_before = call i64 @mean_cost(ptr %history, i64 %way)
+  %is_first = icmp eq i64 %cost_before, -1
   br i1 %is_full, label %learn, label %look
 
 learn:
@@ -157,18 +166,16 @@ look:
   call void @set(ptr %history, i64 1, i64 %left)
   %is_worse = call i1 @is_slower(ptr %history)
   %interval = call i64 @get(ptr %history, i64 8)
-  %half_interval = lshr i64 %interval, 1
-  %is_cut = and i1 %is_trial, %is_slowed
-  %evident_interval = select i1 %is_cut, i64 %half_interval, i64 %interval   ; part of a window is less evidence
   %is_news = xor i1 %is_trial, %is_worse                  ; what was slower is faster now
-  %new_interval = select i1 %is_news, i64 0, i64 %evident_interval
+  %new_interval = select i1 %is_news, i64 0, i64 %interval
   call void @set(ptr %history, i64 8, i64 %new_interval)
   br i1 %is_worse, label %back, label %best
 
 best:
   %is_shared_quietly = and i1 %is_shared, %is_quiet
   %is_not_due = icmp sgt i64 %left, 0
-  %has_no_reason = or i1 %is_shared_quietly, %load_comes
+  %tells_little = or i1 %is_first, %load_comes            ; first calls touch their memory
+  %has_no_reason = or i1 %is_shared_quietly, %tells_little
   %stays = or i1 %has_no_reason, %is_not_due
   br i1 %stays, label %done, label %try
 
@@ -219,7 +226,8 @@ define internal void @learn(ptr %history) {
   call void @set(ptr %history, i64 %slot, i64 %mean)
   %older = add i64 %age, 1
   %at_most_three = call i64 @llvm.smin.i64(i64 %older, i64 3)
-  %new_age = select i1 %load_comes, i64 0, i64 %at_most_three
+  %counts_for_little = or i1 %load_comes, %is_unknown
+  %new_age = select i1 %counts_for_little, i64 0, i64 %at_most_three
   call void @set(ptr %history, i64 11, i64 %new_age)
   %load_now = zext i1 %is_loaded to i64
   %load = select i1 %is_shared, i64 %load_now, i64 %load_before
