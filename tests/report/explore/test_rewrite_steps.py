@@ -91,7 +91,7 @@ x = any_value("x", dtype="float")
 
 
 @rewrite(ops.neg(ops.neg(x)))
-def drop_double_negation(m):  # type: ignore[no-untyped-def]
+def negate_twice(m):  # type: ignore[no-untyped-def]
     """-(-x) -> x"""
     return m[x]
 
@@ -99,7 +99,7 @@ def drop_double_negation(m):  # type: ignore[no-untyped-def]
 def test_rules_offer_each_match(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = parse_ir("graph(%x: f32[4]) { %a = neg %x  %b = neg %a  %c = exp %b  %d = neg %c  %y = neg %d  return %y }")
     assert isinstance(graph, Graph)
-    context, pass_ = Context(), RulePass("drop-double-negation", (drop_double_negation,))
+    context, pass_ = Context(), RulePass("negate-twice", (negate_twice,))
     run = PassRun(pass_, graph, pass_.run(graph, context), rewrites=tuple(context.rewrites))
     steps, omitted = rewrites_of(run, context)
     assert (len(steps), omitted) == (2, "")
@@ -107,4 +107,4 @@ def test_rules_offer_each_match(monkeypatch: pytest.MonkeyPatch) -> None:
     for k, step in enumerate(steps, 1):
         text = apply_delta(text, step.delta)
         assert text == printed_lines(run_pipeline(graph, [pass_], Context(rewrite_limit=k)))
-    assert parse_pipeline("drop-double-negation")
+    assert parse_pipeline("negate-twice")
