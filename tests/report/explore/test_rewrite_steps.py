@@ -9,11 +9,12 @@ import pytest
 
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
 from compiler.ir.text.ir_text import parse_ir
 from compiler.options import Options
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
-from compiler.passes.pattern import RulePass, any_value, rewrite
+from compiler.passes.pattern import Match, RulePass, any_value, rewrite
 from compiler.passes.pipeline_text import parse_pipeline
 from compiler.report.explore import rewrites
 from compiler.report.explore.line_delta import apply_delta
@@ -91,7 +92,7 @@ x = any_value("x", dtype="float")
 
 
 @rewrite(ops.neg(ops.neg(x)))
-def negate_twice(m):  # type: ignore[no-untyped-def]
+def negate_twice(m: Match) -> Node:
     """-(-x) -> x"""
     return m[x]
 
