@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from math import prod
 
+from compiler.analysis.contraction_nodes import operand_positions
+from compiler.analysis.plain_reductions import is_plain_reduction
 from compiler.cost.machine import Machine
 from compiler.cost.windows import WindowStep, window_seconds
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Reduction, index_vars
-from compiler.ir.scalar import Ref
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import var
 from compiler.ir.tile.kernel import dim_hint
@@ -65,16 +66,13 @@ def describe(order: Sequence[Window]) -> str:
 
 def match_windows(n: Node) -> tuple[Window, ...]:
     """Return the windows of a node that reduces rectangular windows of its only operand, or none for any other node."""
-    s = n.structure
-    if not isinstance(s, Reduction) or len(n.operands) != 1 or n.operands[0].type.rank != n.type.rank:
+    if not is_plain_reduction(n) or n.operands[0].type.rank != n.type.rank:
         return ()
-    x, domain = n.operands[0], s.domain(n)
-    element, i, r = Ref(x.dtype, "x"), index_vars("i", n.type.rank), index_vars("r", len(domain.extents))
-    if domain.guards(i, r) or s.fn(element) is not element or x.dtype != n.dtype:
-        return ()
+    assert isinstance(n.structure, Reduction)
+    x, i, domain = n.operands[0], index_vars("i", n.type.rank), n.structure.domain(n)
     taps = {f"r{k}": e for k, e in enumerate(domain.extents) if isinstance(e, int) and e > 1}
     windows = list[Window]()
-    for k, d in enumerate(domain.positions(i, r)[0]):
+    for k, d in enumerate(operand_positions(n)[0]):
         steps = {v: c for v in taps if (c := coefficient(d, v))}
         if not steps and d == i[k] and x.shape[k] == n.shape[k]:
             continue

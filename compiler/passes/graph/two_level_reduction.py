@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from compiler.analysis.contraction_nodes import operand_positions
+from compiler.analysis.plain_reductions import is_plain_reduction
 from compiler.cost.issue import operation_cost
 from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Reduction, index_vars
-from compiler.ir.scalar import Ref
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.two_level_scan import REDUCE_OPS
 
@@ -62,14 +63,11 @@ class TwoLevelReduction(GraphPass):
 
 def reduced_dims(n: Node) -> Sequence[int]:
     """Return the dimensions that `n` reduces, each as a whole, or none for any other node."""
-    s = n.structure
-    if not isinstance(s, Reduction) or len(n.operands) != 1 or isinstance(n.result_type, tuple):
+    if not is_plain_reduction(n) or n.dtype.is_reduced_float:
         return ()
-    x, domain = n.operands[0], s.domain(n)
-    element, i, r = Ref(x.dtype, "x"), index_vars("i", n.type.rank), index_vars("r", len(domain.extents))
-    if domain.guards(i, r) or s.fn(element) is not element or x.dtype != n.dtype or n.dtype.is_reduced_float:
-        return ()
-    position = domain.positions(i, r)[0]
+    assert isinstance(n.structure, Reduction)
+    i, r = index_vars("i", n.type.rank), index_vars("r", len(n.structure.domain(n).extents))
+    position = operand_positions(n)[0]
     if any(d not in i and d not in r and d != 0 for d in position) or len(set(position)) < len(position):
         return ()
     return tuple(k for k, d in enumerate(position) if d in r)
