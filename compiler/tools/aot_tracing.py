@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import torch
@@ -57,23 +58,8 @@ def trace_and_call(
 ) -> tuple[Callable[..., Any], Any]:
     """Return `function` as traced by AOTAutograd and compiled by `fw_compiler`, and its result; as by Dynamo, traced again once a number is specialized.
 
-    The first takes the tensors of a call.
+    The first takes the tensors of a call.  The graph holds PyTorch's assertions on unbacked symbols, which Dynamo inserts.
     """
-    while True:
-        try:
-            return _trace_once_and_call(function, call, fw_compiler, decompositions, dynamic_shapes)
-        except TensorifyScalarRestartAnalysis:  # PyTorch has noted which number, for the next attempt
-            continue
-
-
-def _trace_once_and_call(
-    function: Callable[..., Any],
-    call: Call,
-    fw_compiler: Callable[..., Any],
-    decompositions: Mapping[Any, Callable[..., Any]],
-    dynamic_shapes: bool,
-) -> tuple[Callable[..., Any], Any]:
-    """Trace and call `function`; the graph holds PyTorch's assertions on unbacked symbols, which Dynamo inserts."""
     leaves, spec = tree_flatten(call)
     positions = [k for k, v in enumerate(leaves) if isinstance(v, torch.Tensor)]
 
@@ -87,17 +73,20 @@ def _trace_once_and_call(
         insert_deferred_runtime_asserts(module, shape_env, "sample")
         return fw_compiler(module, arguments)
 
-    traced = aot_function(of_tensors, fw_compiler=compile_with_assertions, decompositions=dict(decompositions))
-    tensors, shape_env = [leaves[k] for k in positions], ShapeEnv()
-    context = TracingContext(FakeTensorMode(shape_env=shape_env))
-    with tracing(context):
-        for t in tensors if not dynamic_shapes else ():
-            context.tensor_to_context[t] = StatefulSymbolicContext(
-                [DimDynamic.STATIC] * t.dim(),
-                tensor_source=ConstantSource("sample"),
-                shape_env_to_source_to_symbol_cache={},
-            )
-        return traced, traced(*tensors)
+    tensors = [leaves[k] for k in positions]
+    while True:
+        shape_env = ShapeEnv()
+        traced = aot_function(of_tensors, fw_compiler=compile_with_assertions, decompositions=dict(decompositions))
+        context = TracingContext(FakeTensorMode(shape_env=shape_env))
+        # where a number is specialized, PyTorch has noted which one, for the next attempt
+        with suppress(TensorifyScalarRestartAnalysis), tracing(context):
+            for t in tensors if not dynamic_shapes else ():
+                context.tensor_to_context[t] = StatefulSymbolicContext(
+                    [DimDynamic.STATIC] * t.dim(),
+                    tensor_source=ConstantSource("sample"),
+                    shape_env_to_source_to_symbol_cache={},
+                )
+            return traced, traced(*tensors)
 
 
 def tensors_of(call: Call) -> list[torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import permutations
 from math import prod
 
@@ -41,12 +41,7 @@ class SeparateWindows(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         chosen = {n: order for n in ir.nodes if (order := best_order(n, context.machine, self.max_time_ratio))}
         chosen = {n: o for n, o in chosen.items() if context.may_apply(self, f"windows reduced along {describe(o)}", n)}
-
-        def rule(n: Node, operands: tuple[Node, ...]) -> Node:
-            new = n.with_operands(operands)
-            return replace(reduce_windows(new, chosen[n]), name=n.name) if n in chosen else new
-
-        return ir.map_nodes(rule) if chosen else ir
+        return ir.replace_nodes({n: reduce_windows(n, order).with_name(n.name) for n, order in chosen.items()})
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isqrt
 
 from compiler.ir import ops
@@ -40,14 +40,12 @@ class TwoLevelScan(GraphPass):
     max_rows: int = from_machine("scan_max_rows")
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        def rule(n: Node, operands: tuple[Node, ...]) -> Node:
-            new = n.with_operands(operands)
-            size = self.block_length(new)
-            if size is None or not context.may_apply(self, f"two-level scan, blocks of {size}", n):
-                return new
-            return replace(two_level_scan(new, size), name=n.name)
-
-        return ir.map_nodes(rule) if any(self.block_length(n) for n in ir.nodes) else ir
+        new: dict[Node, Node] = {}
+        for n in ir.nodes:
+            size = self.block_length(n)
+            if size is not None and context.may_apply(self, f"two-level scan, blocks of {size}", n):
+                new[n] = two_level_scan(n, size).with_name(n.name)
+        return ir.replace_nodes(new)
 
     def block_length(self, n: Node) -> int | None:
         """Return the block length for scan `n` in elements, or None to leave it as it is."""
