@@ -26,7 +26,7 @@ from benchmarks.arguments import print_table
 from benchmarks.rank_corpus import GRAPHS, corpus_graph
 from compiler.codegen.backend import backend_of
 from compiler.codegen.llvm.targets import host_target
-from compiler.cost.estimates import roofline_cycles
+from compiler.cost.estimates import roofline_seconds
 from compiler.cost.kernel_time import predicted_seconds
 from compiler.cost.machine import Machine
 from compiler.driver.autotune import Candidate, KernelSearch
@@ -107,7 +107,7 @@ def dominant_kernel(name: str, machine: Machine) -> tuple[Kernel, Pipeline]:
     passes = parse_pipeline(pipelines.program)
     start = max(k + 1 for k, p in enumerate(passes) if p.ir_type is not Kernel)
     program = run_pipeline(lower(run_pipeline(corpus_graph(name), graph_passes, context)), passes[:start], context)
-    kernel = max(program.kernels.values(), key=lambda k: roofline_cycles(k, machine))
+    kernel = max(program.kernels.values(), key=lambda k: roofline_seconds(k, machine))
     return kernel, passes[start:]
 
 

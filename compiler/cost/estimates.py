@@ -1,9 +1,10 @@
-"""Operations and compulsory memory traffic of a kernel in scalar loops, counted from its Tile IR, and the roofline bound."""
+"""Operations, memory traffic and seconds of a kernel in scalar loops, counted from its Tile IR, and the roofline bound."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
 
 from compiler.analysis.accesses import count_divisions
 from compiler.cost.machine import Machine
@@ -26,9 +27,13 @@ from compiler.ir.tile.kernel import (
     symbolic_hint,
     walk,
 )
+from compiler.ir.tile.loop_nest import perfect_parallel_nest
 
 FREE_PRIMITIVES = frozenset({"cast", "bitcast", "where", "and", "or", "xor", "not", "shl", "shr", "lshr"})
 """Primitives that do not count as arithmetic; neither do comparisons."""
+
+TIE = 1 + 1e-12
+"""Ratio up to which two estimates are equal: sums of the same parts in other orders are rounded differently."""
 
 VariableBounds = dict[str, tuple[int, int]]
 
@@ -69,27 +74,33 @@ def count_bytes(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:
     return total
 
 
-def roofline_cycles(kernel: Kernel, machine: Machine) -> float:
-    """Return a lower bound on the cycles of one core: arithmetic on f32 lanes, or bytes at last-level cache bandwidth.
-
-    A dot product takes as long as a multiply-add.
-
-    Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance Model", 2009.
-    """
-    arithmetic = count_flops(kernel, dot_flops=1) / (2 * machine.fma_per_cycle * machine.lanes(32))
-    return max(arithmetic, count_bytes(kernel) / machine.l3_bytes_per_cycle)
-
-
 def roofline_seconds(
     kernel: Kernel, machine: Machine, threads: int = 1, sizes: Mapping[str, int] | None = None
 ) -> float:
     """Return the seconds that `threads` cores need at least: for arithmetic, or for bytes from the smallest cache that holds them.
 
-    `sizes` as in `count_flops`.
+    A dot product takes as long as a multiply-add.  `sizes` as in `count_flops`.
+
+    Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance Model", 2009.
     """
     size = count_bytes(kernel, sizes)
-    arithmetic = count_flops(kernel, sizes, dot_flops=1) / (2 * machine.fma_per_cycle * machine.lanes(32))
-    return machine.seconds(max(arithmetic, size / machine.bytes_per_cycle(size))) / threads
+    arithmetic = machine.operation_seconds(count_flops(kernel, sizes, dot_flops=1) / 2)
+    return max(arithmetic, machine.seconds(size / machine.bytes_per_cycle(size))) / threads
+
+
+def unscheduled_seconds(kernel: Kernel, machine: Machine) -> float:
+    """Return the estimated seconds of a kernel in scalar loops: its operations, the bytes of its parameters, and the launch.
+
+    The first two take longer where parallel iterations are too few, if they are enough to be shared at all.
+    """
+    ops = [dim_hint(d) for d in ops_by_statement(kernel, machine, dim_hint)]
+    traffic = sum(dim_hint(p.type.nbytes) for p in kernel.params)
+    seconds = machine.operation_seconds(sum(ops)) + machine.traffic_seconds(traffic)
+    if seconds >= machine.parallel_seconds:
+        nests = (perfect_parallel_nest((s,)) for s in kernel.body)
+        idle = [machine.idle_factor(prod(dim_hint(f.range.extent) for f in nest)) for nest in nests]
+        seconds *= sum(n * k for n, k in zip(ops, idle, strict=True)) / max(1, sum(ops))
+    return seconds + machine.launch_seconds
 
 
 def estimated_ops(kernel: Kernel, machine: Machine) -> int:

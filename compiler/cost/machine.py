@@ -194,9 +194,9 @@ class Threads:
     """The runtime: launches, and threads that share a kernel."""
 
     threads: int = quantity(2, "threads", "That run at once.", LISTED)
-    launch_ops: int = quantity(2000, "operations", "Cost of a launch, and of reading again what it wrote.", TIMED)
-    traffic_ops: float = quantity(1.0, "operations", "Cost of a byte of a parameter of a kernel.", TIMED)
-    parallel_ops: int = quantity(60_000, "operations", "From which it pays to wake other threads.", TIMED)
+    launch_seconds: float = quantity(1.5e-8, "s", "Of a launch, and of reading again what it wrote.", TIMED)
+    traffic_bytes_per_cycle: int = quantity(32, "bytes/cycle", "Parameters of a kernel, as fusion counts it.", TIMED)
+    parallel_seconds: float = quantity(4.5e-7, "s", "Of work from which it pays to wake other threads.", TIMED)
     steps_per_thread: int = quantity(16, "steps", "Of parallel loops for each thread, which even out the load.", TIMED)
     slices_per_thread: int = quantity(2, "slices", "Fewest of a buffer computed at its consumer's loop.", TIMED)
     min_scatter_steps: int = quantity(16, "steps", "Of parallel loops around a scatter that are enough.", TIMED)
@@ -215,13 +215,27 @@ class Machine(Threads, Thresholds, AccessCosts, Caches, Core):
         """Return the seconds of so many cycles."""
         return cycles / self.frequency
 
+    @property
+    def operations_per_cycle(self) -> float:
+        """Operations of scalar loops that are done in a cycle, in vectors of f32."""
+        return self.fma_per_cycle * self.lanes(32)
+
     def operation_seconds(self, operations: float) -> float:
-        """Return the seconds of operations of scalar loops, as fusion counts them, done in vectors of f32."""
-        return self.seconds(operations / (self.fma_per_cycle * self.lanes(32)))
+        """Return the seconds of operations of scalar loops, as they are counted before these have lanes."""
+        return self.seconds(operations / self.operations_per_cycle)
+
+    @property
+    def parallel_ops(self) -> int:
+        """Operations of scalar loops that take `parallel_seconds`."""
+        return round(self.parallel_seconds * self.frequency * self.operations_per_cycle)
+
+    def traffic_seconds(self, size: float) -> float:
+        """Return the seconds in which a kernel reads or writes parameters of `size` bytes, whichever cache holds them."""
+        return self.seconds(size / self.traffic_bytes_per_cycle)
 
     def round_trip_seconds(self, size: float) -> float:
-        """Return the seconds in which a core writes `size` bytes and reads them again in another kernel."""
-        return self.operation_seconds(self.launch_ops) + self.seconds(2 * size / self.bytes_per_cycle(size))
+        """Return the seconds in which kernels write `size` bytes and read them again, with a launch."""
+        return self.launch_seconds + self.seconds(2 * size / self.bytes_per_cycle(size))
 
     def idle_factor(self, iterations: int) -> float:
         """Return how many times longer work takes whose parallel iterations threads cannot share evenly."""
@@ -292,19 +306,24 @@ class GPU(Machine):
     softmax_rows: int = quantity(128, "rows", "In a block of scores.", UNMEASURED)
     softmax_causal_block: int = quantity(64, "rows and columns", "In a block of causal scores.", UNMEASURED)
     softmax_vector_share: float = quantity(0.5, "share", "Of these where no matrix unit multiplies scores.", COUNTED)
-    launch_ops: int = quantity(62_000_000, "operations", "In the time of a launch, about 2 us.", UNMEASURED)
-    traffic_ops: float = quantity(9.2, "operations", "In the time of a byte from memory.", DATA_SHEET)
+    launch_seconds: float = quantity(2e-6, "s", "Of a launch.", UNMEASURED)
+    parallel_seconds: float = quantity(2e-9, "s", "Of any work: all multiprocessors share it.", UNMEASURED)
     masked_load_cost: int = quantity(1, "loads", "Masked load.", DATA_SHEET)
     has_indexed_locals: bool = quantity(False, "bool", "Local buffers are registers, read as a whole.", DATA_SHEET)
     max_local_elements: int = quantity(1 << 15, "elements", "Local buffers, which are registers.", DATA_SHEET)
 
-    def operation_seconds(self, operations: float) -> float:
-        """Return the seconds of operations of scalar loops on all multiprocessors."""
-        return self.seconds(operations / (self.multiprocessors * self.vector_flops / 2))
+    @property
+    def operations_per_cycle(self) -> float:
+        """Operations of scalar loops that all multiprocessors do in a cycle."""
+        return self.multiprocessors * self.vector_flops / 2
+
+    def traffic_seconds(self, size: float) -> float:
+        """Return the seconds in which memory moves `size` bytes."""
+        return size / self.memory_bytes_per_second
 
     def round_trip_seconds(self, size: float) -> float:
         """Return the seconds in which kernels write `size` bytes and read them again, with a launch."""
-        return self.operation_seconds(self.launch_ops) + 2 * size / self.memory_bytes_per_second
+        return self.launch_seconds + self.traffic_seconds(2 * size)
 
     def idle_factor(self, iterations: int) -> float:
         """Return how many times longer work takes that leaves multiprocessors idle: one runs an iteration."""

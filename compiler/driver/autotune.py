@@ -19,7 +19,7 @@ import compiler.analysis
 import compiler.cost
 import compiler.math
 import compiler.passes
-from compiler.cost.estimates import roofline_cycles
+from compiler.cost.estimates import roofline_seconds
 from compiler.cost.machine import Machine
 from compiler.ir.tile.digest import kernel_digest
 from compiler.ir.tile.kernel import Kernel
@@ -128,8 +128,8 @@ def cold_cache_bytes(program: Program, machine: Machine) -> int:
 def hot_kernels(program: Program, machine: Machine) -> Iterator[Kernel]:
     """Yield the kernels that take much of the estimated time, all their launches together."""
     launches = Counter(program.launched_kernels())
-    cycles = {name: count * roofline_cycles(program.kernels[name], machine) for name, count in launches.items()}
-    return (program.kernels[n] for n, c in cycles.items() if c >= MIN_TIME_SHARE * sum(cycles.values()))
+    seconds = {name: count * roofline_seconds(program.kernels[name], machine) for name, count in launches.items()}
+    return (program.kernels[n] for n, s in seconds.items() if s >= MIN_TIME_SHARE * sum(seconds.values()))
 
 
 class KernelSearch:

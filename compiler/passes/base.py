@@ -49,7 +49,7 @@ class Context:
     `kernel` names the kernel that is being worked on, if it is one; the program launches `repeated_kernels` in a loop.
     `alternatives` are what the autotuner may try.  `wants_small_variant` asks for a second program for small dynamic sizes.
     `lowered_kernels` are those that fusion lowered to compare costs, by the structural key of their body; lowering takes them over.
-    `group_costs` are the costs that fusion found for structurally equal groups, by its options and the structural key.
+    `group_costs` are the seconds that fusion estimated for structurally equal groups, by its options and the structural key.
     `running` is the pass under way as it stands in its pipeline.
 
     `rewrites` are the rewrites made so far, in order.  None follows the first `rewrite_limit` of them, except what later stages
@@ -68,7 +68,7 @@ class Context:
     alternatives: list[Alternative] = field(default_factory=list)
     wants_small_variant: bool = False
     lowered_kernels: dict[Hashable, Kernel] = field(default_factory=dict)
-    group_costs: dict[Hashable, int | str] = field(default_factory=dict)
+    group_costs: dict[Hashable, float | str] = field(default_factory=dict)
     running: Pass[Any] | None = None
     rewrite_limit: int | None = None
     refuses_required: bool = False

@@ -2,8 +2,8 @@
 
 import pytest
 
-from compiler.cost.estimates import count_bytes, count_flops, estimated_ops, symbolic_ops
-from compiler.cost.machine import AVX512
+from compiler.cost.estimates import count_bytes, count_flops, estimated_ops, symbolic_ops, unscheduled_seconds
+from compiler.cost.machine import AVX512, Machine
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.text.tile_parser import parse_kernel
 
@@ -66,3 +66,15 @@ def test_symbolic_ops_are_a_function_of_dynamic_sizes() -> None:
       for %i in 0..n { store %x[%i] + 1.0, %y[%i] } }""")
     assert str(symbolic_ops(kernel, AVX512)) == "n*3"  # a load, an addition and a store
     assert estimated_ops(kernel, AVX512) == evaluate(symbolic_ops(kernel, AVX512), {"n": 10}) == 30
+
+
+@pytest.mark.parametrize(("parallel_seconds", "idle"), [(1e-6, 1.0), (1e-9, 8 / 5)])
+def test_seconds_of_scalar_loops(parallel_seconds: float, idle: float) -> None:
+    """Operations, bytes and a launch; five iterations take four threads as long as eight, where they share them."""
+    kernel = parse_kernel("""kernel @k(in %x: f32[5], out %y: f32[5]) {
+      parallel %i in 0..5 { store %x[%i] + 1.0, %y[%i] } }""")
+    machine = Machine(
+        frequency=1e9, fma_per_cycle=1, vector_bits=32, traffic_bytes_per_cycle=2, threads=4,
+        launch_seconds=7e-9, parallel_seconds=parallel_seconds,
+    )  # fmt: skip
+    assert unscheduled_seconds(kernel, machine) == pytest.approx(7e-9 + idle * (5 * 3 + 5 * 8 / 2) * 1e-9)

@@ -36,14 +36,6 @@ def test_a_block_that_is_too_large_is_not_resident(used: BlockResources) -> None
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda g: f"{g.multiprocessors}x{g.frequency:.2g}")
-def test_derived_numbers_of_a_description_agree(gpu: GPU) -> None:
-    """A launch takes about 2 us, and a byte from memory as long as the operations that fusion counts for it."""
-    operations = gpu.frequency * gpu.multiprocessors * gpu.vector_flops / 2
-    assert gpu.launch_ops == pytest.approx(2e-6 * operations, rel=0.05)
-    assert gpu.traffic_ops == pytest.approx(operations / gpu.memory_bytes_per_second, rel=0.05)
-
-
-@pytest.mark.parametrize("gpu", GPUS, ids=lambda g: f"{g.multiprocessors}x{g.frequency:.2g}")
 @pytest.mark.parametrize("dtype", ["f16", "i8", "f32"])
 def test_the_chosen_block_fits_and_uses_matrix_units_well(gpu: GPU, dtype: str) -> None:
     size = {"f16": 2, "i8": 1, "f32": 4}[dtype]

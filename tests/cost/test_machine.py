@@ -73,9 +73,9 @@ def test_a_wrong_description_is_refused(tmp_path: Path, text: str, message: str)
 
 def test_passes_of_a_compilation_ask_the_described_machine(tmp_path: Path) -> None:
     path = tmp_path / "m.toml"
-    write_machine(path, "avx512", {"launch_ops": 7}, {})
+    write_machine(path, "avx512", {"launch_seconds": 7e-9}, {})
     graph = parse_graph("graph(%x: f32[8]) { %y = relu %x  return %y }")
-    assert lower_and_schedule(graph, Options(machine=str(path))).context.machine.launch_ops == 7
+    assert lower_and_schedule(graph, Options(machine=str(path))).context.machine.launch_seconds == 7e-9
 
 
 def test_options_of_passes_name_fields_of_the_machine() -> None:

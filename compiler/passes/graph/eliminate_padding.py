@@ -49,7 +49,7 @@ class EliminatePadding(GraphPass):
     max_loop_nests: int = 16
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        machine, chosen = context.machine, dict[Node, tuple[PaddedConvolution, tuple[bool, ...]]]()
+        machine, new = context.machine, dict[Node, Node]()
         for n in ir.nodes:
             if (c := match_padded_convolution(n, machine.min_channels)) is None:
                 continue
@@ -63,13 +63,8 @@ class EliminatePadding(GraphPass):
                 continue
             dims = " and ".join(str(2 + k) for k, d in enumerate(best) if d)
             if context.may_apply(self, f"padding eliminated in dimension {dims}", n):
-                chosen[n] = c, best
-
-        def rule(n: Node, operands: tuple[Node, ...]) -> Node:
-            new = n.with_operands(operands)
-            return without_padding(new, *chosen[n]) if n in chosen else new
-
-        return ir.map_nodes(rule) if chosen else ir
+                new[n] = without_padding(c, best)
+        return ir.replace_nodes(new)
 
     def best_dims(
         self, c: PaddedConvolution, single_use: bool, machine: Machine, size_hint: int = DEFAULT_SIZE_HINT
@@ -78,12 +73,12 @@ class EliminatePadding(GraphPass):
         choices = sorted(product((True, False), repeat=len(c.padding)), key=sum)  # few dimensions first, outer ones
 
         def times(values: dict[str, int]) -> dict[tuple[bool, ...], float]:
-            return {d: self.cycles(replace(c, size_values=values), d, single_use, machine) for d in choices}
+            return {d: self.seconds(replace(c, size_values=values), d, single_use, machine) for d in choices}
 
         return minimize_max_regret(times, c.image_sizes, size_hint)
 
-    def cycles(self, c: PaddedConvolution, eliminated: tuple[bool, ...], single_use: bool, machine: Machine) -> float:
-        """Estimate the cycles of convolution and padding, with padding skipped in `eliminated` dimensions."""
+    def seconds(self, c: PaddedConvolution, eliminated: tuple[bool, ...], single_use: bool, machine: Machine) -> float:
+        """Estimate the seconds of convolution and padding, with padding skipped in `eliminated` dimensions."""
         n, w = c.node, c.node.operands[1].type.static_shape()
         unsplit = [[(size, taps)] for size, taps in zip(n.shape[2:], w[2:], strict=True)]
         segments = [c.output_segments[k] if d else unsplit[k] for k, d in enumerate(eliminated)]
@@ -99,9 +94,9 @@ class EliminatePadding(GraphPass):
             if products:
                 problems.append((max(s if isinstance(s, int) else DYNAMIC_ROWS for s, _ in nest), problem))
                 code += 1 if all(isinstance(s, int) for s, _ in nest) else 2
-        time = best_common_width(problems, machine)[0] * (1 + machine.loop_nest_penalty * code)
-        pad_time = padding_bytes(c, eliminated, single_use) / machine.l3_bytes_per_cycle
-        return max(time, memory_wait_cycles(c, eliminated, machine)) + pad_time
+        cycles = best_common_width(problems, machine)[0] * (1 + machine.loop_nest_penalty * code)
+        pad_cycles = padding_bytes(c, eliminated, single_use) / machine.l3_bytes_per_cycle
+        return machine.seconds(max(cycles, memory_wait_cycles(c, eliminated, machine)) + pad_cycles)
 
 
 @dataclass(frozen=True)
@@ -205,13 +200,13 @@ def has_reduction_producer(n: Node) -> bool:
     return False
 
 
-def without_padding(n: Node, c: PaddedConvolution, eliminated: tuple[bool, ...]) -> Node:
-    """Rebuild convolution `n` with implicit padding in the `eliminated` dimensions; the others stay padded."""
-    image, weight = n.operands[0].operands[0], n.operands[1]
+def without_padding(c: PaddedConvolution, eliminated: tuple[bool, ...]) -> Node:
+    """Rebuild a convolution with implicit padding in the `eliminated` dimensions; the others stay padded."""
     implicit_padding = [pair if d else (0, 0) for d, pair in zip(eliminated, c.padding, strict=True)]
     remaining_padding = [(0, 0) if d else pair for d, pair in zip(eliminated, c.padding, strict=True)]
-    x = ops.pad_spatial(image, [b for b, _ in remaining_padding], [a for _, a in remaining_padding])
+    x = ops.pad_spatial(c.image, [b for b, _ in remaining_padding], [a for _, a in remaining_padding])
     (before, after) = zip(*implicit_padding, strict=True)
-    wide = n.dtype if n.dtype != image.dtype else None
-    stride, dilation = c.windows.stride, c.windows.dilation
-    return ops.conv(x, weight, stride=stride, dilation=dilation, before=before, after=after, dtype=wide).with_loc(n.loc)
+    wide = c.node.dtype if c.node.dtype != c.image.dtype else None
+    stride, dilation, w = c.windows.stride, c.windows.dilation, c.node.operands[1]
+    new = ops.conv(x, w, stride=stride, dilation=dilation, before=before, after=after, dtype=wide)
+    return new.with_loc(c.node.loc)

@@ -13,7 +13,7 @@ from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
 from compiler.analysis.placement import concat_offsets
 from compiler.analysis.reduction_domains import reduction_extents
 from compiler.analysis.structural_key import group_key
-from compiler.cost.estimates import ops_by_statement
+from compiler.cost.estimates import TIE, unscheduled_seconds
 from compiler.cost.machine import Machine
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph, preorder
@@ -50,12 +50,12 @@ UNFUSED = (Leaf, Opaque, TupleGet, Fused, Composite, Recurrence)
 
 @dataclass(eq=False)
 class Group:
-    """Nodes that become one kernel: its loops are those of `root`; `extra_outputs` are further results."""
+    """Nodes that become one kernel, of `cost` seconds: its loops are those of `root`; `extra_outputs` are further results."""
 
     root: Node
     members: set[Node]
     extra_outputs: list[Node] = field(default_factory=list)
-    cost: int = 0
+    cost: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class GroupSearch:
         self.constants = constant_sources(graph)
         self.groups_of_node: dict[Node, list[Group]] = {}
         self.all_groups: list[Group] = []
-        self.group_costs: dict[Hashable, int | str] = {}  # by nodes of a group
+        self.group_costs: dict[Hashable, float | str] = {}  # by nodes of a group
         self.bodies: dict[Hashable, tuple[Graph, tuple[Node, ...]]] = {}
         self.single_groups: dict[Node, Group] = {}
         self.rebuilt: dict[
@@ -166,12 +166,11 @@ class GroupSearch:
             elif not as_output and self.is_cheaper_as_epilogue(n, g, fused_cost):
                 why, lost = "cheaper as the epilogue of its contraction", 0.0
             elif (
-                fused_cost > (separate_cost := g.cost + self.standalone_cost([n, *more]))
+                fused_cost > TIE * (separate_cost := g.cost + self.standalone_cost([n, *more]))
                 and (more or not is_cheap_index_expr(n))
                 and not self.is_unpacked_constant(n)
             ):
-                fused, separate = map(machine.operation_seconds, (fused_cost, separate_cost))
-                more_time, apart = format_seconds(fused - separate), format_seconds(separate)
+                more_time, apart = format_seconds(fused_cost - separate_cost), format_seconds(separate_cost)
                 why, lost = f"would cost {more_time} more than the {apart} of separate kernels", 0.0
             else:
                 return Fusion(g, [n, *more], replace(fused_group, cost=fused_cost))
@@ -179,7 +178,7 @@ class GroupSearch:
             self.context.missed(self.options, f"not fused into {g.root.op.name}: {why}", n, lost)
         return None
 
-    def is_cheaper_as_epilogue(self, n: Node, g: Group, fused_cost: int) -> bool:
+    def is_cheaper_as_epilogue(self, n: Node, g: Group, fused_cost: float) -> bool:
         """Return True if `n` is cheaper as the epilogue of its contraction than recomputed in `g` without that."""
         chain = self.epilogue_chain(n)
         if not chain:
@@ -188,9 +187,9 @@ class GroupSearch:
         inside = self.cost(Group(g.root, g.members | set(chain)))
         if isinstance(epilogue, str) or isinstance(bare, str):
             return False
-        if isinstance(inside, int) and inside <= g.cost + epilogue:
+        if not isinstance(inside, str) and inside <= TIE * (g.cost + epilogue):
             return False
-        return fused_cost > g.cost + epilogue - bare
+        return fused_cost > TIE * (g.cost + epilogue - bare)
 
     def epilogue_chain(self, n: Node) -> list[Node]:
         """Return `n`, single-use elementwise nodes of its shape below it, and the contraction they start from; else []."""
@@ -217,10 +216,10 @@ class GroupSearch:
             f.group.members, f.group.extra_outputs, f.group.cost = f.fused.members, f.fused.extra_outputs, f.fused.cost
         return bool(additions)
 
-    def standalone_cost(self, nodes: list[Node]) -> int:
-        """Return the cost of a kernel for `nodes`, the root first; 0 if there is no such kernel."""
+    def standalone_cost(self, nodes: list[Node]) -> float:
+        """Return the seconds of a kernel for `nodes`, the root first; 0 if there is no such kernel."""
         cost = self.cost(Group(nodes[0], set(nodes)))
-        return cost if isinstance(cost, int) else 0
+        return 0.0 if isinstance(cost, str) else cost
 
     def required_cluster(self, n: Node) -> list[Node]:
         """Return the single-use constant linear maps and views below `n`, which only make sense in its kernel."""
@@ -293,8 +292,8 @@ class GroupSearch:
 
     # costs
 
-    def cost(self, g: Group) -> int | str:
-        """Return the cost of the group's kernel in operations (see `kernel_cost`), or the reason why there is none."""
+    def cost(self, g: Group) -> float | str:
+        """Return the estimated seconds of the group's kernel, or the reason why there is none."""
         if len(g.members) == 1 and concat_offsets(g.root) is not None:
             return self.concat_cost(g.root)
         nodes = (g.root, frozenset(g.members), *g.extra_outputs)
@@ -302,7 +301,7 @@ class GroupSearch:
             self.group_costs[nodes] = self.body_cost(g)
         return self.group_costs[nodes]
 
-    def body_cost(self, g: Group) -> int | str:
+    def body_cost(self, g: Group) -> float | str:
         """Return `cost`; structurally equal groups are lowered once, in all runs of the pass with these options."""
         roots = (g.root, *g.extra_outputs)
         order = preorder(roots, g.members)
@@ -312,7 +311,7 @@ class GroupSearch:
             costs[entry] = self.candidate_cost(g, key)
         return costs[entry]
 
-    def candidate_cost(self, g: Group, key: Hashable) -> int | str:
+    def candidate_cost(self, g: Group, key: Hashable) -> float | str:
         """Return `cost` of a group that is lowered for the first time; its kernel is kept under `key`."""
         if self.mixes_linear_with_reductions(g):
             return "a constant linear map and a reduction cannot share one loop nest"
@@ -325,7 +324,7 @@ class GroupSearch:
             return problem
         # no guards inside its sums, where that is possible
         split = Delinearize().run(kernel, Context(self.context.machine))
-        return kernel_cost(split, self.context.machine)
+        return unscheduled_seconds(split, self.context.machine)
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:
         """Return True if a constant linear map of the group depends on one of its reductions, or vice versa."""
@@ -338,12 +337,12 @@ class GroupSearch:
             needs[n] = own | inherited
         return False
 
-    def concat_cost(self, n: Node) -> int:
-        """Return the operations in the time of a concat or pad whose computed operands are written in place."""
+    def concat_cost(self, n: Node) -> float:
+        """Return the seconds of a concat or pad whose computed operands are written in place."""
         copied = sum(2 * hinted_bytes(o) for o in n.operands if not self.has_reduction_producer(o))
         gaps = hinted_bytes(n) - sum(hinted_bytes(o) for o in n.operands)
         machine = self.context.machine
-        return round((copied + gaps) * machine.traffic_ops) + (machine.launch_ops if copied or gaps else 0)
+        return machine.traffic_seconds(copied + gaps) + machine.launch_seconds if copied or gaps else 0.0
 
     def has_reduction_producer(self, n: Node, single_use: bool = False) -> bool:
         """Return True if `n` is a reduction behind single-use elementwise ops and views, or a concat of such values."""
@@ -439,21 +438,6 @@ class GroupSearch:
                 known = tuple(p.with_name(r.name) for p, r in zip(parts or [kernel], results, strict=True))
             self.rebuilt[body or root] = operands, known
         return known
-
-
-def kernel_cost(kernel: Kernel, machine: Machine) -> int:
-    """Return the cost of a kernel in operations: its own, those in the time of its parameters' bytes, and the launch.
-
-    The first two take longer where parallel iterations are too few, if they are enough to be shared at all.
-    """
-    traffic = sum(dim_hint(p.type.nbytes) for p in kernel.params)
-    ops = [dim_hint(d) for d in ops_by_statement(kernel, machine, dim_hint)]
-    work = sum(ops) + traffic * machine.traffic_ops
-    if work >= machine.parallel_ops:
-        nests = (perfect_parallel_nest((s,)) for s in kernel.body)
-        idle = [machine.idle_factor(prod(dim_hint(f.range.extent) for f in nest)) for nest in nests]
-        work *= sum(n * k for n, k in zip(ops, idle, strict=True)) / max(1, sum(ops))
-    return round(work) + machine.launch_ops
 
 
 def hinted_bytes(n: Node) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from compiler.analysis.contraction_nodes import operand_positions
@@ -30,18 +30,13 @@ class TwoLevelReduction(GraphPass):
     """
 
     name = "two-level-reduction"
-    min_ops: int = from_machine("parallel_ops")
+    min_seconds: float = from_machine("parallel_seconds")
     steps_per_thread: int = from_machine("steps_per_thread")
 
     def run(self, ir: Graph, context: Context) -> Graph:
         found = ((n, self.blocks(n, context.machine)) for n in ir.nodes)
         chosen = {n: b for n, b in found if b and context.may_apply(self, f"reduced in {b} blocks, then these", n)}
-
-        def rule(n: Node, operands: tuple[Node, ...]) -> Node:
-            new = n.with_operands(operands)
-            return replace(two_level_reduction(new, chosen[n]), name=n.name) if n in chosen else new
-
-        return ir.map_nodes(rule) if chosen else ir
+        return ir.replace_nodes({n: two_level_reduction(n, b).with_name(n.name) for n, b in chosen.items()})
 
     def blocks(self, n: Node, machine: Machine) -> int:
         """Return the number of blocks of each row of `n`, or 0 to leave it as it is."""
@@ -51,13 +46,14 @@ class TwoLevelReduction(GraphPass):
         assert isinstance(n.structure, Reduction)
         (x,), rows = n.operands, prod(n.type.static_shape())
         operations = prod(x.type.static_shape()) * (1 + operation_cost(n.structure.combine, machine))
-        if operations < self.min_ops:
+        seconds = machine.operation_seconds(operations)
+        if seconds < self.min_seconds:
             return 0
         outer, row_bytes = x.type.static_shape()[dims[0]], prod(x.type.static_shape()) // rows * x.dtype.bytes
         steps = -(-self.steps_per_thread * machine.threads // rows)
         counts = [b for b in range(max(2, steps), outer + 1) if outer % b == 0]
         count = next((b for b in counts if 2 * row_bytes <= b * machine.l1), max(counts, default=0))
-        idle = machine.operation_seconds(operations * (machine.idle_factor(rows) - 1))
+        idle = seconds * (machine.idle_factor(rows) - 1)
         return count if idle > machine.round_trip_seconds(rows * count * n.dtype.bytes) else 0
 
 

@@ -121,30 +121,30 @@ def best_tile(
 
     def times(values: dict[str, int]) -> dict[int, float]:
         shape = tuple(dim_hint(substitute(d, values)) for d in n.shape)
-        return {m: cycles(n, shape, m, machine) / (1 if m else 1 / max_time_ratio) for m in [*allowed, 0]}
+        return {m: seconds(n, shape, m, machine) / (1 if m else 1 / max_time_ratio) for m in [*allowed, 0]}
 
     return minimize_max_regret(times, {s for d in n.shape for s in dynamic_sizes(d)}, size_hint)
 
 
-def cycles(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:
-    """Estimate the cycles of a convolution with results of `shape` in tiles of m x m (0: direct).
+def seconds(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:
+    """Estimate the seconds of a convolution with results of `shape` in tiles of m x m (0: direct).
 
     Counts multiply-adds, bytes that exceed the L2 cache, and weights, which come from memory in every call of a network.
     """
     batch, outputs, *frames, height, width = shape
     channels, *taps = n.operands[1].type.static_shape()[1:-2]
     images, input_channels = batch * math.prod(frames), channels * math.prod(taps)
-    fma = machine.fma_per_cycle * machine.lanes(32)
     points, tiles = ((m + 2) ** 2, images * -(-height // m) * -(-width // m)) if m else (9, images * height * width)
     products = points * tiles * input_channels * outputs
     moved_bytes = machine.memory_slowdown * 4 * points * input_channels * outputs
     if not m:
-        return products / fma + moved_bytes / machine.l3_bytes_per_cycle
+        return machine.operation_seconds(products) + machine.seconds(moved_bytes / machine.l3_bytes_per_cycle)
     transforms = tiles * (channels * 2 * (m + 2) ** 3 + outputs * 2 * m * (m + 2) ** 2)
     gathered = [input_channels] if input_channels > channels else []  # frames are copied for each window
     for size in (4 * points * tiles * c for c in (channels, *gathered, outputs)):
         moved_bytes += 2 * max(0, size - machine.l2)
-    return (products / machine.products_efficiency + transforms) / fma + moved_bytes / machine.l3_bytes_per_cycle
+    operations = products / machine.products_efficiency + transforms
+    return machine.operation_seconds(operations) + machine.seconds(moved_bytes / machine.l3_bytes_per_cycle)
 
 
 def tile_grid(n: Node, m: int) -> tuple[Dim, Dim]:

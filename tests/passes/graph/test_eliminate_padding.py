@@ -122,7 +122,7 @@ def test_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = layer.double().eval()(x.double())
     layer.float()
     for dims in {(True,) * (len(shape) - 2), (True, *(False,) * (len(shape) - 3))}:
-        monkeypatch.setattr(EliminatePadding, "cycles", lambda self, n, w, *rest, dims=dims: 1.0 + (w != dims))
+        monkeypatch.setattr(EliminatePadding, "seconds", lambda self, n, w, *rest, dims=dims: 1.0 + (w != dims))
         options = {"graph_passes": "decompose,canonicalize,fold,eliminate-padding,fuse", "verify": True}
         compiled = compiler.compile(layer, (x,), options=options)
         assert compiled.remarks.select("eliminate-padding")
@@ -143,7 +143,7 @@ def test_numbers_of_open_images(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     layer = OPEN[name]()
     sides = {2: torch.export.Dim("h", min=4, max=64), 3: torch.export.Dim("w", min=4, max=64)}
     for dims in ((True, True), (True, False)):
-        monkeypatch.setattr(EliminatePadding, "cycles", lambda self, c, w, *rest, dims=dims: 1.0 + (w != dims))
+        monkeypatch.setattr(EliminatePadding, "seconds", lambda self, c, w, *rest, dims=dims: 1.0 + (w != dims))
         options = {"graph_passes": "decompose,canonicalize,fold,eliminate-padding,fuse", "verify": True}
         layer.float()
         compiled = compiler.compile(layer, (torch.randn(1, 16, 32, 32),), options=options, dynamic_shapes=(sides,))

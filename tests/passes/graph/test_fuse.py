@@ -171,21 +171,25 @@ def test_what_nobody_computes_is_concatenated_where_it_is_used() -> None:
     assert kernels(text) == [["cat", "relu"]]
 
 
-def price(between: str) -> int | str:
-    """The price of the pad or concatenation `%p` by itself."""
+def price(between: str) -> float | str:
+    """The price in seconds of the pad or concatenation `%p` by itself."""
     graph = parse_graph(convs(between))
     node = next(n for n in graph.nodes if n.name == "p")
     return GroupSearch(Fuse().for_machine(AVX512), graph, Context()).cost(Group(node, {node}))
 
 
 def test_the_price_of_putting_values_side_by_side() -> None:
-    value = 32 * 128 * 4
+    value, launch, byte = 32 * 128 * 4, AVX512.launch_seconds, AVX512.traffic_seconds(1)
     gap = "%p = pad {x} {{before=[0, 0, 1], after=[0, 0, 0]}}"
-    assert price(gap.format(x="%a")) == 32 * 4 + AVX512.launch_ops
-    assert price("%r = relu %a " + gap.format(x="%r")) == 32 * 4 + AVX512.launch_ops
-    assert price(gap.format(x="%x")) == 32 * 4 + AVX512.launch_ops + 2 * 32 * 130 * 4
-    assert price("%b = neg %a %c = neg %b %p = cat %b, %c {dim=0}") == 2 * value + AVX512.launch_ops  # %b has two users
-    assert price("%b = exp %x %c = slice %b {dim=2, size=128} %p = cat %a, %c {dim=0}") == 2 * value + AVX512.launch_ops
+    assert price(gap.format(x="%a")) == pytest.approx(32 * 4 * byte + launch)
+    assert price("%r = relu %a " + gap.format(x="%r")) == pytest.approx(32 * 4 * byte + launch)
+    assert price(gap.format(x="%x")) == pytest.approx((32 * 4 + 2 * 32 * 130 * 4) * byte + launch)
+    assert price("%b = neg %a %c = neg %b %p = cat %b, %c {dim=0}") == pytest.approx(
+        2 * value * byte + launch
+    )  # %b has two users
+    assert price("%b = exp %x %c = slice %b {dim=2, size=128} %p = cat %a, %c {dim=0}") == pytest.approx(
+        2 * value * byte + launch
+    )
     assert price("%b = conv %x, %w {stride=[1], dilation=[1]} %p = cat %a, %b {dim=0}") == 0
 
 

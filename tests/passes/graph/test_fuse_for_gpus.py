@@ -26,7 +26,7 @@ def kernels(text: str, machine: Machine) -> int:
 def test_a_launch_costs_more_than_computing_a_row_again() -> None:
     """The passes ask the machine of the target: with a CPU's price of a launch, the same GPU keeps two kernels."""
     assert kernels(RECOMPUTED, GPU()) == 1
-    assert kernels(RECOMPUTED, GPU(launch_ops=AVX512.launch_ops)) == 2
+    assert kernels(RECOMPUTED, GPU(launch_seconds=AVX512.launch_seconds)) == 2
 
 
 @pytest.mark.parametrize(("multiprocessors", "expected"), [(132, 2), (1, 1)])

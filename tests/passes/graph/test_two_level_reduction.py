@@ -13,8 +13,8 @@ from compiler.passes.graph.two_level_reduction import TwoLevelReduction
 from compiler.passes.manager import run_pipeline
 from compiler.testing.checks import check_equivalent, check_pass
 
-BLOCKS_OF_ANY_SIZE = "two-level-reduction{min-ops=1, steps-per-thread=2}"
-MACHINE = replace(AVX512, threads=2, launch_ops=1)
+BLOCKS_OF_ANY_SIZE = "two-level-reduction{min-seconds=0, steps-per-thread=2}"
+MACHINE = replace(AVX512, threads=2, launch_seconds=1e-11)
 
 
 def test_a_long_row_is_reduced_in_blocks() -> None:
@@ -38,7 +38,7 @@ def test_a_long_row_is_reduced_in_blocks() -> None:
 def test_every_reduction_keeps_its_meaning(op: str, attrs: str) -> None:
     before = parse_graph(f"graph(%x: f32[32, 7, 6]) {{ %y = {op} %x {{{attrs}}} return %y }}")
     many_threads = Context(replace(MACHINE, threads=24))
-    after = run_pipeline(before, "two-level-reduction{min-ops=1, steps-per-thread=1}", many_threads)
+    after = run_pipeline(before, "two-level-reduction{min-seconds=0, steps-per-thread=1}", many_threads)
     assert len(after.nodes) > len(before.nodes)
     check_equivalent(before, after)
 

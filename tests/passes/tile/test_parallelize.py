@@ -99,9 +99,9 @@ def test_threads_share_a_kernel_where_open_sizes_make_it_worthwhile(like: int) -
     check_pass(
         "parallelize{steps-per-thread=1}",
         before=open_rows("parallel", "parallel", like=like),
-        after=open_rows("parallel", "for", like=like, more=" max_chunks n*192//30000"),
+        after=open_rows("parallel", "for", like=like, more=f" max_chunks n*192//{MACHINE.parallel_ops // 2}"),
         machine=MACHINE,
-        remark="parallel if at least 60000 operations",
+        remark=f"parallel if at least {MACHINE.parallel_ops} operations",
     )
 
 
