@@ -14,9 +14,10 @@ frontend turns mutation into extra outputs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from compiler.ir.graph.node import CONSTANT, INPUT, Node
@@ -46,19 +47,7 @@ class Graph:
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """All nodes in topological order: first the inputs, used or not, then those reachable from the outputs."""
-        order: list[Node] = []
-        seen: set[Node] = set()
-        for root in (*self.inputs, *self.outputs):
-            stack: list[tuple[Node, bool]] = [(root, False)]
-            while stack:
-                node, operands_visited = stack.pop()
-                if operands_visited:
-                    order.append(node)
-                elif node not in seen:
-                    seen.add(node)
-                    stack.append((node, True))
-                    stack.extend((o, False) for o in reversed(node.operands) if o not in seen)
-        return tuple(order)
+        return tuple(postorder((*self.inputs, *self.outputs)))
 
     @cached_property
     def users(self) -> Mapping[Node, tuple[Node, ...]]:
@@ -123,26 +112,10 @@ class Graph:
         """Replace each key by its value, a node built on the old graph's nodes; users are rebuilt."""
         if not replacements:
             return self
-        memo: dict[Node, Node] = {}
-
-        def resolve(root: Node) -> Node:
-            stack = [root]
-            while stack:
-                n = stack[-1]
-                target = replacements.get(n)
-                pending = [target] if target is not None else list(n.operands)
-                unresolved = [p for p in pending if p not in memo and p is not n]
-                if unresolved and n not in memo:
-                    stack.extend(unresolved)
-                    continue
-                if n not in memo and target is not None:
-                    memo[n] = memo[target]
-                elif n not in memo:
-                    memo[n] = n.with_operands(tuple(memo[o] for o in n.operands))
-                stack.pop()
-            return memo[root]
-
-        return replace(self, outputs=tuple(resolve(n) for n in self.outputs))
+        new: dict[Node, Node] = {}
+        for n in postorder(self.outputs, lambda n: (replacements[n],) if n in replacements else n.operands):
+            new[n] = new[replacements[n]] if n in replacements else n.with_operands(tuple(new[o] for o in n.operands))
+        return replace(self, outputs=tuple(new[n] for n in self.outputs))
 
     def specialize(self, sizes: Mapping[str, Dim]) -> Graph:
         """Replace symbolic dimensions by `sizes`, constants or dynamic sizes, and infer all types again."""
@@ -169,6 +142,24 @@ class Graph:
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
+
+
+def postorder(
+    roots: Sequence[Node], dependencies: Callable[[Node], Sequence[Node]] = attrgetter("operands")
+) -> list[Node]:
+    """Return `roots` and all that they depend on, each node after its `dependencies` and left before right."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack = [(n, False) for n in reversed(roots)]
+    while stack:
+        node, is_ready = stack.pop()
+        if is_ready:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack += [(d, False) for d in reversed(dependencies(node)) if d not in seen]
+    return order
 
 
 def preorder(roots: Iterable[Node], members: Container[Node]) -> list[Node]:

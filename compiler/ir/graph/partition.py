@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from compiler.errors import VerifyError
-from compiler.ir.graph.graph import Graph, unique_names
+from compiler.ir.graph.graph import Graph, postorder, unique_names
 from compiler.ir.graph.node import CONSTANT, INPUT, Node, input_node
 from compiler.ir.graph.structure import ControlFlow, Opaque, TupleGet
 from compiler.ir.symbolic.index_expr import IndexExpr, dynamic_sizes, var, variables
@@ -111,16 +111,7 @@ class _Partitioner:
     @cached_property
     def topological_order(self) -> tuple[Node, ...]:
         """Every node, after all its dependencies."""
-        order: dict[Node, None] = {}
-        stack = [(n, False) for n in reversed(self.graph.nodes)]
-        while stack:
-            n, dependencies_visited = stack.pop()
-            if dependencies_visited:
-                order[n] = None
-            elif n not in order:
-                stack.append((n, True))
-                stack.extend((o, False) for o in self.dependencies[n] if o not in order)
-        return tuple(order)
+        return tuple(postorder(self.graph.nodes, self.dependencies.__getitem__))
 
     @cached_property
     def earliest_index(self) -> Mapping[Node, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.errors import PassError
-from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.graph import Graph, postorder
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Composite
 from compiler.passes.base import Context, GraphPass, register
@@ -44,22 +44,9 @@ class Decompose(GraphPass):
         if root.result_type != n.result_type:
             raise PassError(f"{n!r} expands to a value of type {root.result_type}")
         new: dict[Node, Node] = {o: o for o in n.operands}
-        for inner in _expansion_nodes(root, set(n.operands)):
+        for inner in postorder([root], lambda m: () if m in n.operands else m.operands):
+            if inner in new:
+                continue
             located = replace(inner, loc=n.loc or inner.loc)
             new[inner] = self._expand(located.with_operands(tuple(new[o] for o in inner.operands)), context)
         return new[root] if root in n.operands else replace(new[root], name=n.name)
-
-
-def _expansion_nodes(root: Node, leaves: set[Node]) -> list[Node]:
-    """Return the nodes between `leaves` and `root`, operands before users, without `leaves`."""
-    order: list[Node] = []
-    seen, stack = set(leaves), [(root, False)]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend((o, False) for o in node.operands)
-    return order

@@ -16,7 +16,7 @@ from compiler.analysis.structural_key import group_key
 from compiler.cost.estimates import TIE, unscheduled_seconds
 from compiler.cost.machine import Machine
 from compiler.errors import LoweringError
-from compiler.ir.graph.graph import Graph, preorder
+from compiler.ir.graph.graph import Graph, postorder, preorder
 from compiler.ir.graph.node import OPS, Node, input_node, scalar_value
 from compiler.ir.graph.structure import (
     Composite,
@@ -402,20 +402,15 @@ class GroupSearch:
         """Return the graph with every group as one `fused` node; nodes without a group yet are kernels of their own."""
         alone = [g for n, g in self.single_groups.items() if n not in self.groups_of_node]
         owner = {n: g for g in (*self.all_groups, *alone) for n in (g.root, *g.extra_outputs)}
+        bodies = {n: self.body(g) for n, g in owner.items()}
         new: dict[Node, Node] = {}
-        stack = [(n, False) for n in (*self.graph.inputs, *self.graph.outputs)]
-        while stack:
-            n, operands_visited = stack.pop()
-            if n in new:
-                continue
-            g = owner.get(n)
-            body, operands = self.body(g) if g else (None, n.operands)
-            if operands_visited:
-                results = (n,) if g is None else (g.root, *g.extra_outputs)
+        for n in postorder(
+            (*self.graph.inputs, *self.graph.outputs), lambda n: bodies[n][1] if n in bodies else n.operands
+        ):
+            if n not in new:
+                body, operands = bodies.get(n, (None, n.operands))
+                results = (owner[n].root, *owner[n].extra_outputs) if n in owner else (n,)
                 new |= zip(results, self.rebuilt_results(results, body, tuple(new[o] for o in operands)), strict=True)
-            else:
-                stack.append((n, True))
-                stack += [(o, False) for o in operands if o not in new]
         return replace(
             self.graph,
             outputs=tuple(new[o] for o in self.graph.outputs),

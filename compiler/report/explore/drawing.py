@@ -9,7 +9,7 @@ from compiler.ir.graph.graph import Graph, unique_names
 from compiler.ir.graph.node import CONSTANT, Node
 from compiler.ir.graph.structure import Leaf, TupleGet
 from compiler.report.explore.layering import Path, build_hierarchy
-from compiler.report.explore.origins import origin_name, origin_numbers, visit_nodes
+from compiler.report.explore.origins import origin_name, origin_numbers, with_nested
 from compiler.report.explore.page_data import Drawing, DrawnNode
 
 
@@ -85,12 +85,7 @@ def _selected(n: Node) -> slice:
 
 def module_path(n: Node) -> Path:
     """Return the modules around a node: those around all nodes in its bodies if it has any."""
-    paths = list[Path]()
-
-    def visit(m: Node) -> None:
-        if m.loc and not isinstance(m.structure, Leaf):
-            paths.append(tuple(filter(None, m.loc.module.split("."))))
-
-    visit_nodes([n], visit)
+    inner = (m for m in with_nested([n]) if not isinstance(m.structure, Leaf))
+    paths: list[Path] = [tuple(filter(None, m.loc.module.split("."))) for m in inner if m.loc]
     common = takewhile(lambda column: len(set(column)) == 1, zip(*paths))
     return tuple(column[0] for column in common)

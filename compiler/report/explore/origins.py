@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from compiler.errors import Loc
@@ -69,15 +69,13 @@ def subject_of(r: Remark) -> str:
 
 def origin_numbers(nodes: Iterable[Node]) -> list[int]:
     """Return the numbers of the origins of `nodes` and of the nodes in their bodies, in order."""
-    found = set[int]()
-    visit_nodes(nodes, lambda n: found.add(n.loc.number) if isinstance(n.loc, OriginLoc) else None)
-    return sorted(found)
+    return sorted({n.loc.number for n in with_nested(nodes) if isinstance(n.loc, OriginLoc)})
 
 
-def visit_nodes(nodes: Iterable[Node], visit: Callable[[Node], object]) -> None:
-    """Call `visit` for each node, and for those of nested graphs."""
+def with_nested(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Yield each node, and those of the graphs in its attributes."""
     for n in nodes:
-        visit(n)
+        yield n
         for v in n.attrs.values():
             if isinstance(v, Graph):
-                visit_nodes(v.nodes, visit)
+                yield from with_nested(v.nodes)
