@@ -130,11 +130,14 @@ def walk_steps(steps: Iterable[Step]) -> Iterator[Step]:
             yield from walk_steps(step.steps)
 
 
-def expand_steps(steps: Iterable[Step], rule: Callable[[Step], Iterable[Step]]) -> tuple[Step, ...]:
-    """Replace every step by the steps `rule(step)`; loops stay, with the steps inside them replaced."""
+def expand_launches(steps: Iterable[Step], rule: Callable[[Launch], Iterable[Step]]) -> tuple[Step, ...]:
+    """Replace every launch by the steps `rule(launch)`, inside loops too; other steps stay."""
     new: list[Step] = []
     for step in steps:
-        new += [replace(step, steps=expand_steps(step.steps, rule))] if isinstance(step, Repeat) else rule(step)
+        if isinstance(step, Repeat):
+            new.append(replace(step, steps=expand_launches(step.steps, rule)))
+        else:
+            new += rule(step) if isinstance(step, Launch) else (step,)
     return tuple(new)
 
 
@@ -163,10 +166,7 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
     buffers = dict(program.buffers)
     constants: dict[str, Any] = dict(program.constants)
 
-    def with_packed_arguments(step: Step) -> Iterator[Step]:
-        if not isinstance(step, Launch):
-            yield step
-            return
+    def with_packed_arguments(step: Launch) -> Iterator[Step]:
         arguments = []
         for argument, param in zip(step.arguments, kernels[step.kernel].params, strict=True):
             packed = param.type.elementwise(buffers[argument].shape)
@@ -181,7 +181,7 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
             arguments.append(argument)
         yield replace(step, arguments=tuple(arguments))
 
-    steps = expand_steps(program.steps, with_packed_arguments)
+    steps = expand_launches(program.steps, with_packed_arguments)
     used = {b for s in walk_steps(steps) for b in _buffers_used(s)} | set(program.inputs) | set(program.outputs)
     buffers = {n: t for n, t in buffers.items() if n in used}
     constants = {n: c for n, c in constants.items() if n in used}

@@ -17,7 +17,7 @@ from compiler.ir.symbolic.index_expr import interval, var, variables
 from compiler.ir.tile.contraction import contraction_of
 from compiler.ir.tile.kernel import For, Kernel, Let, Param, Range, Reduce, Store, loaded_buffers
 from compiler.ir.tile.loop_nest import perfect_parallel_nest, wrap_in_nest
-from compiler.ir.tile.program import Launch, Program, Step, expand_steps
+from compiler.ir.tile.program import Launch, Program, Step, expand_launches
 from compiler.ir.tile.substitution import NameSupply, unused_name
 from compiler.ir.tile.uses import used_names
 from compiler.ir.types import TensorType
@@ -62,8 +62,8 @@ class GpuSplit(ProgramPass):
         if not pairs:
             return ir
 
-        def rule(step: Step) -> Iterator[Step]:
-            if not isinstance(step, Launch) or step.kernel not in pairs:
+        def rule(step: Launch) -> Iterator[Step]:
+            if step.kernel not in pairs:
                 yield step
                 return
             given = dict(zip((p.name for p in ir.kernels[step.kernel].params), step.arguments, strict=True))
@@ -75,7 +75,7 @@ class GpuSplit(ProgramPass):
                     step, kernel=kernel.name, arguments=tuple(given.get(p.name, partial) for p in kernel.params)
                 )
 
-        steps = expand_steps(ir.steps, rule)
+        steps = expand_launches(ir.steps, rule)
         return replace(ir, kernels=kernels, buffers=buffers, steps=steps)
 
 

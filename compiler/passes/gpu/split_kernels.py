@@ -17,7 +17,7 @@ from compiler.ir.tile.kernel import (
     loaded_buffers,
     stored_buffers,
 )
-from compiler.ir.tile.program import Launch, Program, Step, expand_steps
+from compiler.ir.tile.program import Launch, Program, Step, expand_launches
 from compiler.ir.tile.uses import used_names
 from compiler.passes.base import Context, ProgramPass, register
 
@@ -46,15 +46,14 @@ class SplitKernels(ProgramPass):
         if all(len(p) == 1 for p in parts.values()):
             return ir
 
-        def rule(step: Step) -> Iterator[Step]:
-            if not isinstance(step, Launch):
-                yield step
-                return
+        def rule(step: Launch) -> Iterator[Step]:
             given = dict(zip((p.name for p in ir.kernels[step.kernel].params), step.arguments, strict=True))
             for kernel in parts[step.kernel]:
                 yield replace(step, kernel=kernel.name, arguments=tuple(given[p.name] for p in kernel.params))
 
-        return replace(ir, kernels={k.name: k for p in parts.values() for k in p}, steps=expand_steps(ir.steps, rule))
+        return replace(
+            ir, kernels={k.name: k for p in parts.values() for k in p}, steps=expand_launches(ir.steps, rule)
+        )
 
 
 def split_kernel(kernel: Kernel) -> tuple[Kernel, ...]:

@@ -15,7 +15,7 @@ from compiler.ir.scalar import Load as LoadExpr
 from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT
 from compiler.ir.symbolic.index_expr import var
 from compiler.ir.tile.kernel import Block, For, Kernel, Param, Range, Store, dim_hint
-from compiler.ir.tile.program import Launch, Program, Step, expand_steps, non_launch_buffers, walk_steps
+from compiler.ir.tile.program import Launch, Program, Step, expand_launches, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name
 from compiler.ir.types import TensorType, with_innermost
 from compiler.passes.base import Context, ProgramPass, register
@@ -174,10 +174,7 @@ class LayoutSearch:
         names: dict[tuple[str, tuple[TensorType, ...]], str] = {}
         transposed_names = {n: f"{n}.turned" for n in choice if n in self.program.outputs}
 
-        def rule(step: Step) -> Iterator[Step]:
-            if not isinstance(step, Launch):
-                yield step
-                return
+        def rule(step: Launch) -> Iterator[Step]:
             key = (step.kernel, self.param_types(step, choice))
             if key not in names:
                 names[key] = unused_name(step.kernel, kernels)
@@ -188,7 +185,7 @@ class LayoutSearch:
                 kernels[kernel.name] = kernel
                 yield Launch(kernel.name, (transposed_names[a], a), a)
 
-        steps, old = expand_steps(self.program.steps, rule), self.program.buffers
+        steps, old = expand_launches(self.program.steps, rule), self.program.buffers
         new = {transposed_names.get(n, n): with_innermost(old[n], dim) for n, dim in choice.items()}
         return replace(self.program, buffers={**old, **new}, kernels=kernels, steps=steps)
 

@@ -13,7 +13,7 @@ from compiler.ir.symbolic.index_expr import Bounds, Dim, interval
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.digest import kernel_digest
 from compiler.ir.tile.kernel import Kernel, Param, Range
-from compiler.ir.tile.program import Launch, Program, Step, View, expand_steps, view_type
+from compiler.ir.tile.program import Launch, Program, Step, View, expand_launches, view_type
 from compiler.ir.tile.substitution import unused_name
 from compiler.ir.types import TensorType
 from compiler.passes.base import Context, ProgramPass, register
@@ -62,8 +62,8 @@ class MergeKernels(ProgramPass):
         views: dict[tuple[str, Entries], str] = {}
         buffers = dict(ir.buffers)
 
-        def rule(step: Step) -> Iterator[Step]:
-            if not isinstance(step, Launch) or digests[step.kernel] not in shared:
+        def rule(step: Launch) -> Iterator[Step]:
+            if digests[step.kernel] not in shared:
                 yield step
                 return
             arguments = []
@@ -77,7 +77,7 @@ class MergeKernels(ProgramPass):
                 arguments.append(argument)
             yield replace(step, kernel=chosen[digests[step.kernel]], arguments=tuple(arguments))
 
-        steps = expand_steps(ir.steps, rule)
+        steps = expand_launches(ir.steps, rule)
         kept = {n: kernels[n] if digests[n] in shared else k for n, k in ir.kernels.items() if chosen[digests[n]] == n}
         merged = len(ir.kernels) - len(kept)
         message = f"{merged} kernels differ from others in the entries of their arguments alone"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from compiler.ir.scalar import Load
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Kernel, Param, Stmt, Store
 from compiler.ir.tile.loop_nest import perfect_nest
-from compiler.ir.tile.program import Launch, Program, Step, expand_steps, non_launch_buffers, walk_steps
+from compiler.ir.tile.program import Launch, Program, expand_launches, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name
 from compiler.passes.base import Context, ProgramPass, register
 
@@ -136,13 +135,10 @@ def _with_renamed_buffer(program: Program, old: str, new: str) -> Program:
     def rename(name: str) -> str:
         return new if name == old else name
 
-    def rule(step: Step) -> Iterator[Step]:
-        yield replace(step, arguments=tuple(map(rename, step.arguments))) if isinstance(step, Launch) else step
-
     return replace(
         program,
         buffers={n: t for n, t in program.buffers.items() if n != old},
         outputs=tuple(map(rename, program.outputs)),
         output_aliases={o: i for o, i in program.output_aliases.items() if o != old},
-        steps=expand_steps(program.steps, rule),
+        steps=expand_launches(program.steps, lambda s: [replace(s, arguments=tuple(map(rename, s.arguments)))]),
     )
