@@ -79,7 +79,7 @@ def test_a_partial_tile_names_kernel_loop_and_pass(
     assert "-p 'vectorize,test-uneven-tiles{size=6},parallelize'" in text
     assert "kernel @relu_0(" in text
     command = shlex.split(str(raised.value).partition("to repeat: ")[2])
-    assert command[4:] == ["--load", __name__, "--target", "x86-64-v3", "--emit"]
+    assert command[5:] == ["--load", __name__, "--target", "x86-64-v3", "--emit"]
     assert main(command[1:]) == 1
     assert "tile 6 is partial" in " ".join(capsys.readouterr().err.split())
 

@@ -1,6 +1,6 @@
 ; OpenMP's workers: PyTorch's own threads take part in a call while they still spin after an operator.
 ;
-; OpenMP's workers watch for the next parallel region for some milliseconds, and ours would share CPUs with them.  So a call that
+; OpenMP's workers watch for the next parallel region for milliseconds, and ours would share CPUs with them.  So a call that
 ; begins meanwhile is a parallel region of OpenMP: its workers claim chunks as ours do (thread_team.ll), and ours sleep on.  Its
 ; end waits for every worker, which the protocol of our team avoids; so OpenMP's are used only while they spin.
 ;
@@ -214,7 +214,7 @@ define internal void @lend(ptr %unused) {
 entry:
   %claimer = alloca %claimer, align 8
   %index32 = call i32 @omp_get_thread_num()
-  %index = zext i32 %index32 to i64
+  %index = sext i32 %index32 to i64
   %longest = call i64 @parameter(i64 8)
   br label %wait
 

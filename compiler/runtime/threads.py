@@ -57,7 +57,7 @@ class SharingPolicy:
     `window`: time over which calls with and without the team are compared.
     `shortest_interval`, `longest_interval`: time between two trials of what took longer; doubles while it still does.  Trials
     alone wait for so much time of calls, trials of the team for so much time of the clock.
-    `openmp_spin`: time for which OpenMP's workers watch for work, at least.
+    `openmp_spin`: time for which OpenMP's workers watch for work, at most.
     `longest_run`: time of calls with OpenMP's workers until it is tried whether these fall asleep.
     """
 
@@ -68,7 +68,7 @@ class SharingPolicy:
     window: float = 50_000
     shortest_interval: float = 400_000
     longest_interval: float = 3_200_000
-    openmp_spin: float = 6_000
+    openmp_spin: float = 20_000
     longest_run: float = 1_000_000
 
 
@@ -80,7 +80,9 @@ class ThreadTeam:
 
     def __init__(self) -> None:
         self.library = link_objects(
-            [team_object(CLOCKS[machine()], openmp_workers())], [*KERNEL_FUNCTIONS, *CONTROL_FUNCTIONS], system_functions()
+            [team_object(CLOCKS[machine()], openmp_workers())],
+            [*KERNEL_FUNCTIONS, *CONTROL_FUNCTIONS],
+            system_functions(),
         )
         self.table = (ctypes.c_int64 * (1 + len(fields(SharingPolicy)))).from_address(self.library["tilewright_team"])
         self.workers: list[ctypes.c_void_p] = []

@@ -112,7 +112,9 @@ def add_ir_commands(commands: Any) -> None:
     add_optional_flag(c, "--print-ir-before", "PASS", "all", "print the IR before PASS (every pass)")
     add_optional_flag(c, "--print-ir-after", "PASS", "all", "print the IR after PASS (every pass)")
     c.add_argument("--print-ir-after-change", action="store_true", help="print the IR after each pass that changed it")
-    add_optional_flag(c, "--emit", "STAGE", "", "print code of the kernels instead of IR: llvm, assembly, triton (the last)")
+    add_optional_flag(
+        c, "--emit", "STAGE", "", "print code of the kernels instead of IR: llvm, assembly, triton (the last)"
+    )
     c.add_argument("--verify", action="store_true", help="verify the IR after each pass")
     c.add_argument("--check", action="store_true", help="interpret the IR before and after each pass, and compare")
     c.add_argument("--stats", action="store_true", help="print the time and statistics of each pass")
