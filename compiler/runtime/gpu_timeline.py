@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Protocol
 
 import torch
 
 from compiler.runtime.gpu_executable import GPUExecutable
-from compiler.runtime.timeline import Span, Timeline, segment_runs
+from compiler.runtime.timeline import Timeline, runs_between_marks, segment_runs
 
 INTERPRETED_TIMES = "times of Triton's interpreter: they say nothing about a GPU"
 """What a profile of interpreted kernels says about itself."""
@@ -75,10 +74,4 @@ class GPUTimelineRecorder:
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Timeline:
         self._executable.run(inputs)
-        ends = iter(self._clock.seconds())
-        runs = [
-            Span(step, begin, end)
-            for steps in self._segments
-            for step, (begin, end) in zip(steps, pairwise([next(ends) for _ in range(len(steps) + 1)]), strict=True)
-        ]
-        return Timeline(tuple(runs), ())
+        return Timeline(tuple(runs_between_marks(self._segments, self._clock.seconds())), ())

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import torch
@@ -84,16 +84,18 @@ class TimelineRecorder:
         if not self._segments:
             return Timeline((), ())
         start, recorded = self._marks[0], min(self._table[4], MAX_SPANS)
-        ends = iter([(mark - start) * self._seconds_per_tick for mark in self._marks])
-        runs = [
-            Span(step, begin, end)
-            for steps in self._segments
-            for step, (begin, end) in zip(steps, pairwise([next(ends) for _ in range(len(steps) + 1)]), strict=True)
-        ]
+        runs = runs_between_marks(self._segments, ((mark - start) * self._seconds_per_tick for mark in self._marks))
         threads, *times = self._spans[:recorded].T
         begins, finishes = ((t - start) * self._seconds_per_tick for t in times)
         spans = attribute_spans(runs, zip(threads.tolist(), begins.tolist(), finishes.tolist(), strict=True))
         return Timeline(tuple(runs), tuple(spans))
+
+
+def runs_between_marks(segments: Iterable[Sequence[int]], marks: Iterable[float]) -> list[Span]:
+    """Return the run of every step in `segments`, each of which has a mark before its first step and after every step."""
+    ends = iter(marks)
+    bounds = ((steps, pairwise(islice(ends, len(steps) + 1))) for steps in segments)
+    return [Span(step, *times) for steps, pairs in bounds for step, times in zip(steps, pairs, strict=True)]
 
 
 def segment_runs(program: Program) -> list[list[int]]:

@@ -27,19 +27,14 @@ from compiler.ir.graph.node import CONSTANT, INPUT, OPS, Node, Op, constant_node
 from compiler.ir.scalar import Number
 from compiler.ir.text.lexer import Cursor, Token
 from compiler.ir.text.literal import is_representable, next_is_number, read_array, read_attrs, read_number, write_value
-from compiler.ir.text.resources import Resources, skip_resources
+from compiler.ir.text.resources import Resources, parse_with_resources
 from compiler.ir.text.type_parser import read_size_declaration, read_type
 from compiler.ir.types import ResultType, TensorType
 
 
 def parse_graph(text: str, resources: Mapping[str, ConstantData] | None = None) -> Graph:
     """Parse a graph; `resources` gives the contents of `@name` constants.  Raises ParseError."""
-    c = Cursor(text)
-    with c.nesting_guard():
-        graph = _read_graph(c, Resources(c, resources))
-        skip_resources(c)
-        c.expect_end()
-    return graph
+    return parse_with_resources(text, _read_graph, resources)
 
 
 def _read_graph(c: Cursor, resources: Resources) -> Graph:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from compiler.errors import ParseError
@@ -163,20 +162,19 @@ class Cursor:
             items.append(read_item())
         return tuple(items)
 
-    def expect_end(self) -> None:
-        """Raise ParseError unless all tokens have been consumed."""
-        if self.next.kind != "end":
-            raise self.error(f"expected end of input, found {self.next}")
-
     def error(self, message: str, token: Token | None = None) -> ParseError:
         """Return the error for `message` at `token`, by default the next one."""
         t = token or self.next
         return ParseError(message, t.line, t.column, _source_line(self.source, t.line))
 
-    @contextmanager
-    def nesting_guard(self) -> Iterator[None]:
-        """Turn a RecursionError on deeply nested text into a ParseError."""
-        try:
-            yield
-        except RecursionError:
-            raise self.error("nested too deeply") from None
+
+def parse_all(text: str, read: Callable[[Cursor], T]) -> T:
+    """Return what `read` makes of a text, all of whose tokens it takes.  Raises ParseError."""
+    c = Cursor(text)
+    try:
+        result = read(c)
+    except RecursionError:
+        raise c.error("nested too deeply") from None
+    if c.next.kind != "end":
+        raise c.error(f"expected end of input, found {c.next}")
+    return result

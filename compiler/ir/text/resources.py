@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
 from compiler.errors import did_you_mean
 from compiler.ir.graph.constant import ConstantData
-from compiler.ir.text.lexer import Cursor, Token, format_name
+from compiler.ir.text.lexer import Cursor, Token, format_name, parse_all
 from compiler.ir.text.literal import expect_static_shape
 from compiler.ir.types import TensorType
+
+T = TypeVar("T")
 
 
 class Resources:
@@ -45,10 +47,18 @@ def write_resources(data: Mapping[str, ConstantData]) -> str:
     return "\n".join(["resources {", *lines, "}"])
 
 
-def skip_resources(c: Cursor) -> None:
-    """Skip the `resources` section if it is next."""
-    if c.accept("resources"):
-        list(_entries(c))
+def parse_with_resources(
+    text: str, read: Callable[[Cursor, Resources], T], given: Mapping[str, ConstantData] | None
+) -> T:
+    """Return what `read` makes of a text before its `resources` section, if it has one.  Raises ParseError."""
+
+    def read_both(c: Cursor) -> T:
+        result = read(c, Resources(c, given))
+        if c.accept("resources"):
+            list(_entries(c))
+        return result
+
+    return parse_all(text, read_both)
 
 
 def _find_section(c: Cursor) -> Iterator[tuple[str, Token]]:

@@ -23,9 +23,9 @@ from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.symbolic.index_expr import Dim, variables
 from compiler.ir.text.expr_parser import NameScope, as_typed_expr, expect_name, read_expr, read_typed_expr
-from compiler.ir.text.lexer import Cursor
+from compiler.ir.text.lexer import Cursor, parse_all
 from compiler.ir.text.literal import read_array, read_attrs
-from compiler.ir.text.resources import Resources, skip_resources
+from compiler.ir.text.resources import Resources, parse_with_resources
 from compiler.ir.text.type_parser import read_dim, read_dims, read_size_declaration, read_type
 from compiler.ir.tile.kernel import (
     ANY_REUSE,
@@ -54,21 +54,12 @@ KEYWORDS = ("store", "local", "check", "prefetch", "copy_async", "wait", "for", 
 
 def parse_kernel(text: str) -> Kernel:
     """Parse a kernel.  Raises ParseError."""
-    c = Cursor(text)
-    with c.nesting_guard():
-        kernel = _read_kernel(c)
-        c.expect_end()
-    return kernel
+    return parse_all(text, _read_kernel)
 
 
 def parse_program(text: str, resources: Mapping[str, ConstantData] | None = None) -> Program:
     """Parse a program; `resources` gives the contents of `@name` constants.  Raises ParseError."""
-    c = Cursor(text)
-    with c.nesting_guard():
-        program = _read_program(c, Resources(c, resources))
-        skip_resources(c)
-        c.expect_end()
-    return program
+    return parse_with_resources(text, _read_program, resources)
 
 
 # kernels and statements

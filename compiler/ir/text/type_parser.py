@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from compiler.errors import did_you_mean
 from compiler.ir.symbolic.index_expr import Dim, dynamic_size, floordiv, minimum, mod, var
-from compiler.ir.text.lexer import Cursor
+from compiler.ir.text.lexer import Cursor, parse_all
 from compiler.ir.types import DTYPES, PACKED_DTYPES, DType, Layout, PhysicalDim, TensorType, is_valid_extent
 
 
 def parse_type(text: str) -> TensorType:
     """Parse a type, as in `f32[128, s0*4]{1, 0}`.  Raises ParseError."""
-    c = Cursor(text)
-    with c.nesting_guard():
-        result = read_type(c)
-        c.expect_end()
-    return result
-
-
-def parse_dim(text: str) -> Dim:
-    """Parse an index expression, as in `s0*4 + 1`.  Raises ParseError."""
-    c = Cursor(text)
-    with c.nesting_guard():
-        result = read_dim(c)
-        c.expect_end()
-    return result
+    return parse_all(text, read_type)
 
 
 def read_type(c: Cursor) -> TensorType:

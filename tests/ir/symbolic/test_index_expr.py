@@ -31,7 +31,8 @@ from compiler.ir.symbolic.index_expr import (
     var,
     variables,
 )
-from compiler.ir.text.type_parser import parse_dim
+from compiler.ir.text.lexer import parse_all
+from compiler.ir.text.type_parser import read_dim
 
 Values = Mapping[str, int]
 A, B, N = var("i"), var("j"), dynamic_size("n", 1, 9, 4)
@@ -127,7 +128,7 @@ def test_interval_contains_the_value(case: Case, values: Values) -> None:
 @given(CASES)
 def test_text_parses_to_an_equal_expression(case: Case) -> None:
     d = substitute(case.dim, {"n": var("n")})  # a size needs a declaration
-    again = parse_dim(str(d))
+    again = parse_all(str(d), read_dim)
     assert again == d
     assert hash(again) == hash(d)
 

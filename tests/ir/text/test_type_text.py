@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from compiler.errors import ParseError
 from compiler.ir.symbolic.index_expr import Dim, evaluate, floordiv, minimum, mod, var
-from compiler.ir.text.lexer import Cursor, tokenize
-from compiler.ir.text.type_parser import parse_dim, parse_type
+from compiler.ir.text.lexer import Cursor, parse_all, tokenize
+from compiler.ir.text.type_parser import parse_type, read_dim
 from compiler.ir.types import Layout, PhysicalDim, TensorType, f32
 
 
@@ -31,7 +31,7 @@ dims = st.recursive(st.sampled_from([var("i"), var("j"), var("n"), 1, -3, 4]), c
 @given(dims)
 @settings(deadline=None)
 def test_index_text_parses_back(d: Dim) -> None:
-    assert parse_dim(str(d)) == d
+    assert parse_all(str(d), read_dim) == d
 
 
 @given(dims)
@@ -57,7 +57,7 @@ def test_index_text_means_in_python_what_it_means_here(d: Dim) -> None:
     ],
 )
 def test_index_spelling(text: str, again: str) -> None:
-    assert str(parse_dim(text)) == again
+    assert str(parse_all(text, read_dim)) == again
 
 
 @pytest.mark.parametrize(
