@@ -189,7 +189,7 @@ class GroupSearch:
             return False
         if not isinstance(inside, str) and inside <= TIE * (g.cost + epilogue):
             return False
-        return fused_cost > TIE * (g.cost + epilogue - bare)
+        return fused_cost + bare > TIE * (g.cost + epilogue)
 
     def epilogue_chain(self, n: Node) -> list[Node]:
         """Return `n`, single-use elementwise nodes of its shape below it, and the contraction they start from; else []."""
