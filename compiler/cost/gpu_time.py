@@ -22,7 +22,7 @@ def gpu_roofline_seconds(kernel: Kernel, gpu: GPU) -> float:
 
 def memory_seconds(kernel: Kernel, gpu: GPU) -> float:
     """Return the seconds in which memory moves the bytes of a kernel."""
-    return count_bytes(kernel) / gpu.memory_bytes_per_second
+    return gpu.traffic_seconds(count_bytes(kernel))
 
 
 def arithmetic_seconds(kernel: Kernel, gpu: GPU) -> float:

@@ -168,7 +168,7 @@ class SplitReduction:
         block_bytes = block_elements(self.table, gpu) * narrowest_bytes(self.table, gpu)
         under_way = parts * self.streaming_programs(gpu) * block_bytes
         needed = gpu.memory_bytes_per_second * gpu.seconds(gpu.load_latency)  # Little's law
-        return count_bytes(self.kernel) / gpu.memory_bytes_per_second * max(1.0, needed / under_way)
+        return gpu.traffic_seconds(count_bytes(self.kernel)) * max(1.0, needed / under_way)
 
     def split(self, parts: int) -> tuple[Kernel, Kernel]:
         """Return the kernel of the partial results, and the one that reduces them."""
