@@ -9,6 +9,7 @@ Samples lie on the device of the target: a GPU, or the CPU for CPUs and for Trit
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import random
@@ -180,13 +181,17 @@ def run_samples(infos: Iterable[Any], sampling: SamplingOptions, log: Path | Non
 
 
 def _warm_up(sampling: SamplingOptions) -> None:
-    """Load modules and libraries before forking, on one thread, as other threads would not survive a fork; nor would a GPU."""
+    """Load modules and libraries before forking, on one thread, as other threads would not survive a fork; nor would a GPU.
+
+    The garbage collector leaves what exists by then alone; it would touch, and so copy, that memory in each fork.
+    """
     if sampling.device != "cpu":
         return
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     run_sample(torch.neg, SimpleNamespace(input=torch.ones(2), args=(), kwargs={}), sampling)
     torch.set_num_threads(threads)
+    gc.freeze()
 
 
 def _read_log(log: Path, sampling: SamplingOptions) -> dict[str, Tally]:

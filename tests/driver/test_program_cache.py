@@ -7,6 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 import torch
 
 import compiler
+from compiler.driver.program_cache import plugin_sources
 from compiler.ir.types import Layout, PhysicalDim, TensorType, f32
 from compiler.passes import base
 from compiler.runtime.constants import pack, unpack
@@ -158,3 +162,9 @@ def test_an_edited_plugin_is_another_compiler(tmp_path: Path, monkeypatch: pytes
         assert found == [False, True, False, False, False]
     finally:
         del base.PASSES["drop-neg"]
+
+
+def test_a_partial_application_belongs_to_the_package_of_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = plugin_sources()
+    monkeypatch.setitem(base.PASSES, "dedent", partial(textwrap.dedent))
+    assert set(plugin_sources()) - set(sources) == {sha256(Path(textwrap.__file__).read_bytes()).hexdigest()}
