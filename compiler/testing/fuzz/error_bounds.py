@@ -9,7 +9,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from compiler.ir.graph.node import Node
+from compiler.analysis.quantized_value import is_known
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import CONSTANT, Node
 from compiler.ir.graph.structure import (
     ConstantLinear,
     Elementwise,
@@ -119,12 +121,22 @@ def _sum_error(node: Node, operands: list[torch.Tensor], eps: float, count: int)
         return _winograd_error(node, operands, eps)
     floats = [o for o in operands if o.is_floating_point()]
     absolute = [o.abs().nan_to_num(0.0, 0.0) if o.is_floating_point() else o for o in operands]
-    magnitude: Any = evaluate_node(node, absolute, torch.float64)
     weighted = isinstance(node.structure, Reduction) and len(operands) == 2  # weights may be scaled first
+    if weighted and node.dtype.compute == f32:  # integers may be read with an offset, also where they are 0
+        absolute = [
+            a.amax().expand(a.shape) if a.numel() and has_known_integers(n) else a
+            for a, n in zip(absolute, node.operands, strict=True)
+        ]
+    magnitude: Any = evaluate_node(node, absolute, torch.float64)
     exact = not weighted and all(bool((o == o.round()).all()) for o in floats)
     error: torch.Tensor = magnitude * eps * (2 + 0.25 * count**0.5)
     error = (error * 8 if weighted else error) + torch.where(magnitude > 0, count * _smallest_increment(node) / 2, 0.0)
     return torch.where((magnitude * eps < 0.5) & exact, torch.zeros(()).double(), error)
+
+
+def has_known_integers(node: Node) -> bool:
+    """Return True if `node` depends on constants only, integers among them."""
+    return is_known(node) and any(n.op is CONSTANT and n.dtype.is_integer for n in Graph((), (node,)).nodes)
 
 
 def _smallest_increment(node: Node) -> float:

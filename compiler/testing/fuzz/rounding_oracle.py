@@ -30,9 +30,9 @@ from compiler.ir.interpret.graph import evaluate_node
 from compiler.ir.interpret.structure import evaluate_structure
 from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
-from compiler.ir.types import DType
+from compiler.ir.types import DType, f32
 from compiler.passes.manager import run_pipeline
-from compiler.testing.fuzz.error_bounds import error_bounds, resolution
+from compiler.testing.fuzz.error_bounds import error_bounds, has_known_integers, resolution
 from compiler.testing.fuzz.inputs import Array
 
 Value: TypeAlias = Any
@@ -325,6 +325,7 @@ def _perturb(node: Node, operands: list[Value], value: Value, perturbation: Pert
         value = _randomize_nan_sign(value, rng)
     if isinstance(node.structure, Reduction) and len(operands) == 2:
         value = _randomize_masked_nan(node, operands, value, rng)
+        value = _randomize_offset_infinities(node, value, rng)
     rounded = _round(value, node.dtype)
     errors = error_bounds(node, operands, value, rounded)
     if errors is None:
@@ -383,6 +384,17 @@ def _randomize_masked_nan(
         skipped = torch.where(of_x | of_weights, skipped + large, skipped)
     chosen = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < 0.5))
     return torch.where(value.isnan() & ~is_nan & chosen, skipped, value)
+
+
+def _randomize_offset_infinities(node: Node, value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Replace infinite sums of products with constant integers by NaN at random.
+
+    The integers may be read with an offset that a correction takes away: infinities then cancel.
+    """
+    if node.dtype.compute != f32 or not value.isinf().any() or not any(map(has_known_integers, node.operands)):
+        return value
+    chosen = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < 0.5))
+    return torch.where(value.isinf() & chosen, torch.nan, value)
 
 
 def _is_padded(node: Node) -> bool:
