@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from benchmarks.arguments import BenchmarkArguments
 from benchmarks.low_precision import limit_table, rate_cells, section_table
 from benchmarks.low_precision.case import OURS, Case, Outcome, Variant, as_tensors, measure
 from benchmarks.low_precision.decoders import decoder_case, decoders
+from benchmarks.low_precision.ggml import blocks, ggml_call
 from benchmarks.low_precision.models import bf16_case, models, quantized_case
 from benchmarks.low_precision.nbits import NBitsLinear, nbits_variants
 from benchmarks.low_precision.products import QuantizedLinear, float_product, integer_product, products
@@ -25,6 +27,7 @@ from benchmarks.networks.llama import Shape
 from benchmarks.peak import MULTIPLY_ADDS
 from benchmarks.peers import PEERS
 from compiler.codegen.llvm.targets import CPU_TARGETS, host_target
+from compiler.frontend.gguf_weights import Q4Weight, Q8Weight
 from compiler.report.measure import float64_reference
 from compiler.report.render import render_plain
 from compiler.tools.microbenchmarks import aligned_data
@@ -142,6 +145,27 @@ def test_onnx_runtime_multiplies_the_same_weights() -> None:
             np.testing.assert_allclose(
                 got.numpy(), want, rtol=tolerance, atol=tolerance * np.abs(want).max(), err_msg=name
             )
+
+
+@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama-cpp-python")
+@pytest.mark.parametrize("name", ["i8", f"4 bits, groups of {GROUP}"])
+def test_llama_cpp_multiplies_the_same_weights(name: str) -> None:
+    """It rounds activations to 8 bits and scales to f16."""
+    layers, x = stack(FORMATS[name], 64, 10_000), torch.randn(1, 64)
+    want = x.double().numpy()
+    for layer in layers:
+        want = want @ dequantized(layer).T
+    got = ggml_call([w for layer in layers if (w := integer_weights(layer))], x)()
+    assert 1e-5 < np.abs(got.numpy() - want).max() / np.abs(want).max() < 0.05
+
+
+def test_blocks_of_llama_cpp_hold_the_same_weights() -> None:
+    weight = torch.randn(3, 64)
+    for name, kind in ((f"4 bits, groups of {GROUP}", Q4Weight), ("i8", Q8Weight)):
+        layer = FORMATS[name](weight)
+        weights = integer_weights(layer)
+        assert weights is not None
+        np.testing.assert_allclose(kind(torch.from_numpy(blocks(weights)))().numpy(), dequantized(layer), rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["i8", f"4 bits, groups of {GROUP}"])

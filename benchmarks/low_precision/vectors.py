@@ -11,7 +11,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from benchmarks.low_precision.case import Case
+from benchmarks.low_precision.case import Case, Variant
+from benchmarks.low_precision.ggml import ggml_call
 from benchmarks.low_precision.nbits import IntegerWeights, nbits_variants
 from benchmarks.peak import READ_BYTES
 
@@ -84,10 +85,13 @@ def integer_weights(layer: nn.Module) -> IntegerWeights | None:
 
 
 def vector_case(make: Callable[[Tensor], nn.Module], size: int, target_bytes: int) -> Case:
-    """Return a stack of layers and one row, with MatMulNBits if it takes such weights."""
+    """Return a stack of layers and one row, with MatMulNBits and llama.cpp if they take such weights."""
     layers = stack(make, size, target_bytes)
     x = torch.randn(1, size)
-    return Case(layers, (x,), nbits_variants(layers, (x,), integer_weights), weight_bytes(layers), "reads")
+    variants = nbits_variants(layers, (x,), integer_weights)
+    if weights := [w for layer in layers if (w := integer_weights(layer))]:
+        variants += (Variant("llama.cpp, x i8", "llama.cpp", partial(ggml_call, weights, x)),)
+    return Case(layers, (x,), variants, weight_bytes(layers), "reads")
 
 
 FORMATS: dict[str, Callable[[Tensor], nn.Module]] = {
