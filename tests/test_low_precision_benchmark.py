@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,23 +16,18 @@ from benchmarks import low_precision
 from benchmarks.arguments import BenchmarkArguments
 from benchmarks.low_precision import limit_table, rate_cells, section_table
 from benchmarks.low_precision.case import OURS, Case, Outcome, Variant, as_tensors, measure
-from benchmarks.low_precision.decoders import decoders
+from benchmarks.low_precision.decoders import decoder_case, decoders
+from benchmarks.low_precision.ggml import blocks, ggml_call
 from benchmarks.low_precision.models import bf16_case, models, quantized_case
+from benchmarks.low_precision.nbits import NBitsLinear, nbits_variants
 from benchmarks.low_precision.products import QuantizedLinear, float_product, integer_product, products
-from benchmarks.low_precision.vectors import (
-    EXACT,
-    FORMATS,
-    GROUP,
-    matmul_nbits,
-    nbits_operands,
-    stack,
-    vectors,
-    weight_bytes,
-)
+from benchmarks.low_precision.vectors import FORMATS, GROUP, integer_weights, stack, vectors, weight_bytes
 from benchmarks.networks import network
+from benchmarks.networks.llama import Shape
 from benchmarks.peak import MULTIPLY_ADDS
 from benchmarks.peers import PEERS
 from compiler.codegen.llvm.targets import CPU_TARGETS, host_target
+from compiler.frontend.gguf_weights import Q4Weight, Q8Weight
 from compiler.report.measure import float64_reference
 from compiler.report.render import render_plain
 from compiler.tools.microbenchmarks import aligned_data
@@ -101,32 +97,34 @@ def test_a_float_product_is_compared_with_float64(dtype: torch.dtype) -> None:
 
 
 def dequantized(layer: nn.Module) -> np.ndarray:
-    """Return the weights of a layer in float64, from what MatMulNBits is given."""
-    bits, block, data, scales = nbits_operands(layer)
-    codes = data if bits == 8 else np.stack((data & 15, data >> 4), axis=-1).reshape(*data.shape[:2], block)
-    return ((codes.astype(np.float64) - (1 << bits - 1)) * scales[..., None]).reshape(len(data), -1)
+    """Return the weights of a layer in float64, from what MatMulNBits is given; floats have a scale for each row."""
+    if (weights := integer_weights(layer)) is None:
+        return layer.weight.double().numpy() * layer.scale.double().numpy()[:, None]
+    given = NBitsLinear(weights, accuracy=1)
+    data, scale = given.data.numpy(), given.scale.double().numpy()[..., None]
+    codes = data if given.bits == 8 else np.stack((data & 15, data >> 4), axis=-1).reshape(*data.shape[:2], -1)
+    return ((codes.astype(np.float64) - (1 << given.bits - 1)) * scale).reshape(len(data), -1)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_vectors_are_multiplied_by_quantized_weights(name: str) -> None:
-    make, has_nbits = FORMATS[name]
     torch.manual_seed(0)
     weight, x = torch.randn(96, 64), torch.randn(1, 64)
-    layer = make(weight)
-    w = dequantized(layer) if has_nbits else layer.weight.double().numpy() * layer.scale.double().numpy()[:, None]
+    layer = FORMATS[name](weight)
+    w = dequantized(layer)
     assert np.abs(w - weight.double().numpy()).max() < 0.6 * np.abs(weight.numpy()).max() / (7 if "4" in name else 16)
     np.testing.assert_allclose(layer(x).numpy(), x.double().numpy() @ w.T, atol=1e-5)
 
 
 def test_a_group_of_four_bit_weights_keeps_its_largest() -> None:
-    layer = FORMATS[f"4 bits, groups of {GROUP}"][0](torch.linspace(-1, 1, 2 * GROUP).view(1, -1))
+    layer = FORMATS[f"4 bits, groups of {GROUP}"](torch.linspace(-1, 1, 2 * GROUP).view(1, -1))
     w = dequantized(layer)
     assert w[0, [0, -1]] == pytest.approx([-1, 1])
     assert layer.packed.numel() == GROUP
 
 
 def test_stacks_hold_more_than_a_cache() -> None:
-    for make, _ in FORMATS.values():
+    for make in FORMATS.values():
         layers = stack(make, 64, 20_000)
         assert weight_bytes(layers[:-1]) < 20_000 <= weight_bytes(layers)
         assert len({type(layer) for layer in layers}) == 1
@@ -134,14 +132,51 @@ def test_stacks_hold_more_than_a_cache() -> None:
 
 def test_onnx_runtime_multiplies_the_same_weights() -> None:
     pytest.importorskip("onnxruntime", reason="the benchmark's peers are not installed")
-    for name, (make, has_nbits) in FORMATS.items():
-        if has_nbits:
-            layers, x = stack(make, 64, 10_000), torch.randn(1, 64)
-            (got,) = as_tensors(matmul_nbits(layers, x, EXACT)())
-            want = x.double().numpy()
-            for layer in layers:
-                want = want @ dequantized(layer).T
-            np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-5, err_msg=name)
+    for name, make in FORMATS.items():
+        layers, x = stack(make, 64, 10_000), torch.randn(1, 64)
+        want = x.double().numpy()
+        for layer in layers:
+            want = want @ dequantized(layer).T
+        variants = nbits_variants(layers, (x,), integer_weights)
+        assert len(variants) == (0 if "f8" in name else 2)
+        for variant in variants:
+            (got,) = as_tensors(variant.make()())
+            tolerance = 0.05 if "x i8" in variant.name else 1e-4
+            np.testing.assert_allclose(
+                got.numpy(), want, rtol=tolerance, atol=tolerance * np.abs(want).max(), err_msg=name
+            )
+
+
+@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama-cpp-python")
+@pytest.mark.parametrize("name", ["i8", f"4 bits, groups of {GROUP}"])
+def test_llama_cpp_multiplies_the_same_weights(name: str) -> None:
+    """It rounds activations to 8 bits and scales to f16."""
+    layers, x = stack(FORMATS[name], 64, 10_000), torch.randn(1, 64)
+    want = x.double().numpy()
+    for layer in layers:
+        want = want @ dequantized(layer).T
+    got = ggml_call([w for layer in layers if (w := integer_weights(layer))], x)()
+    assert 1e-5 < np.abs(got.numpy() - want).max() / np.abs(want).max() < 0.05
+
+
+def test_blocks_of_llama_cpp_hold_the_same_weights() -> None:
+    weight = torch.randn(3, 64)
+    for name, kind in ((f"4 bits, groups of {GROUP}", Q4Weight), ("i8", Q8Weight)):
+        layer = FORMATS[name](weight)
+        weights = integer_weights(layer)
+        assert weights is not None
+        np.testing.assert_allclose(kind(torch.from_numpy(blocks(weights)))().numpy(), dequantized(layer), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["i8", f"4 bits, groups of {GROUP}"])
+def test_onnx_runtime_runs_the_same_decoder(name: str) -> None:
+    pytest.importorskip("onnxruntime", reason="the benchmark's peers are not installed")
+    pytest.importorskip("torchao", reason="torchao quantizes the decoder")
+    case = decoder_case(name, Shape(layers=1, width=64, heads=4, shared_heads=2, hidden=96, words=32, cached=8))
+    want = case.model(*case.args)
+    exact, rounded = (as_tensors(v.make()())[0] for v in case.variants)
+    torch.testing.assert_close(exact, want, rtol=1e-4, atol=1e-4 * want.abs().max().item())
+    assert 1e-5 < (rounded - want).abs().max() / want.abs().max() < 0.1
 
 
 def test_what_ours_refuses_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from importlib.util import find_spec
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from torch import Tensor, nn
 
 import compiler
 from benchmarks.networks.mobile import MobileNet
+from tests.codegen.native import runnable_targets
 from tests.frontend.frontend_kit import require
 
 require("torchao")  # before the imports from it (E402)
@@ -139,6 +143,55 @@ def test_kernels_exchange_bytes() -> None:
     program = compiled.stages.scheduled
     ends = {*program.inputs, *program.outputs, *program.constants}
     assert {t.dtype.name for name, t in program.buffers.items() if name not in ends} == {"u8"}
+
+
+class Coded(nn.Module):
+    """A quantized model whose results are codes: their scale is a power of two, so that no division rounds."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.quantized_decomposed.quantize_per_tensor(self.model(x), 2.0**-6, 0, -128, 127, torch.int8)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def coded_images() -> tuple[nn.Module, Tensor, Tensor]:
+    """Return a network in int8, an image, and the codes that the network gives on this machine."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 16, 16)
+    model = Coded(pt2e(Images(), x))
+    codes = compiler.compile(model, (x,))(x)
+    assert codes.unique().numel() > 5
+    assert (codes.int() - model(x).int()).abs().max() <= 1  # PyTorch adds floats
+    return model, x, codes
+
+
+@pytest.mark.parametrize("target", runnable_targets())
+def test_every_target_gives_the_same_codes(target: str, coded_images: tuple[nn.Module, Tensor, Tensor]) -> None:
+    """Dot products of four bytes, of two numbers of 16 bits, or none."""
+    model, x, codes = coded_images
+    compiled = compiler.compile(model, (x,), options={"target": target})
+    assert decisions(compiled) == ["applied: runs in integers"] * 4
+    assert torch.equal(compiled(x), codes)
+
+
+def run_on_gpu(program: bytes, x: Tensor) -> tuple[Tensor, list[str]]:
+    compiled = compiler.compile(torch.export.load(BytesIO(program)), options={"target": "sm90"})
+    return compiled(x), decisions(compiled)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
+def test_triton_gives_the_same_codes(
+    interpreter: ProcessPoolExecutor, coded_images: tuple[nn.Module, Tensor, Tensor]
+) -> None:
+    model, x, codes = coded_images
+    program = BytesIO()
+    torch.export.save(torch.export.export(model, (x,)), program)
+    got, decided = interpreter.submit(run_on_gpu, program.getvalue(), x).result()
+    assert decided == ["applied: runs in integers"] * 4
+    assert torch.equal(got, codes)
 
 
 CONFIGS: dict[str, tuple[Any, str]] = {

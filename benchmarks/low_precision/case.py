@@ -25,7 +25,10 @@ MAX_REASON = 110
 
 @dataclass(frozen=True)
 class Variant:
-    """Another way to the same result, by ours or a peer: of another precision, or of a form that its exporter does not make."""
+    """Another way to the same result: of another precision, or of a form that a peer's exporter does not make.
+
+    Its system is a peer, which is measured on request, or one that is always measured.
+    """
 
     name: str
     system: str
@@ -91,7 +94,7 @@ def measure(name: str, make: Callable[[], Case], peers: Sequence[str], rounds: i
         p: [a.clone() for a in case.args] for p in peers
     }  # frozen quantized layers of Inductor add into their input
     makers = {p: partial(PEERS[p], case.model, args) for p, args in copies.items()}
-    makers |= {v.name: v.make for v in case.variants if v.system in (OURS, *peers)}
+    makers |= {v.name: v.make for v in case.variants if v.system in peers or v.system not in PEERS}
     ready += filter(None, (prepare_peer(n, m) for n, m in makers.items()))
     with torch.no_grad():
         errors = {p.name: numerical_error(as_tensors(p.call()), truth).relative for p in ready}

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from benchmarks.low_precision.case import Case
+from benchmarks.low_precision.nbits import IntegerWeights, nbits_variants
 from benchmarks.low_precision.vectors import GROUP
 from benchmarks.networks.layers import ready
 from benchmarks.networks.llama import Llama, Shape
@@ -63,7 +64,14 @@ def decoder_case(name: str, shape: Shape) -> Case:
     model = decoder(convert, shape)
     weights = sum(m.in_features * m.out_features for m in model.modules() if isinstance(m, nn.Linear))
     args = torch.tensor([[1]]), torch.tensor([shape.cached - 1])
-    return Case(model, args, work=weights * weight_bytes, limit="reads")
+    return Case(model, args, nbits_variants(model, args, integer_weights), weights * weight_bytes, "reads")
+
+
+def integer_weights(layer: nn.Module) -> IntegerWeights | None:
+    """Return the weights of a linear layer that torchao has quantized, None for any other."""
+    if not isinstance(layer, nn.Linear) or not hasattr(w := layer.weight, "qdata"):
+        return None
+    return IntegerWeights(w.qdata, w.scale, 4 if getattr(w, "target_dtype", None) == torch.int4 else 8)
 
 
 def decoders() -> dict[str, Callable[[], Case]]:

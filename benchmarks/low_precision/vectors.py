@@ -8,22 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmarks.low_precision.case import Case, Variant
+from benchmarks.low_precision.ggml import ggml_call
+from benchmarks.low_precision.nbits import IntegerWeights, nbits_variants
 from benchmarks.peak import READ_BYTES
-from benchmarks.peers import PeerCall
 
 SIZE = 4096
 """Rows and columns of the weights of a layer."""
 
 GROUP = 32
 """Weights of 4 bits with one scale."""
-
-EXACT, EIGHT_BIT_ACTIVATIONS = 1, 4
-"""Accuracy levels of ONNX Runtime's MatMulNBits: f32 arithmetic, or activations rounded to 8 bits."""
 
 
 class ScaledLinear(nn.Module):
@@ -55,9 +52,12 @@ class PackedLinear(nn.Module):
         self.register_buffer("packed", codes[:, 0::2] | codes[:, 1::2] << 4)
         self.register_buffer("scale", scale)
 
+    def codes(self) -> Tensor:
+        """Return u8[n, k], with a zero point of 8."""
+        return torch.stack((self.packed & 15, self.packed >> 4), dim=2).flatten(1)
+
     def forward(self, x: Tensor) -> Tensor:
-        codes = torch.stack((self.packed & 15, self.packed >> 4), dim=2).flatten(1)
-        groups = (codes.to(x.dtype) - 8).unflatten(1, (-1, GROUP)) * self.scale[..., None]
+        groups = (self.codes().to(x.dtype) - 8).unflatten(1, (-1, GROUP)) * self.scale[..., None]
         return nn.functional.linear(x, groups.flatten(1))
 
 
@@ -75,58 +75,33 @@ def weight_bytes(model: nn.Module) -> int:
     return sum(b.numel() * b.element_size() for b in model.buffers())
 
 
-def matmul_nbits(layers: nn.Sequential, x: Tensor, accuracy: int) -> PeerCall:
-    """Return a call of ONNX Runtime's MatMulNBits, one node for each layer."""
-    import onnxruntime as ort
-    from onnx import TensorProto, helper, numpy_helper
-
-    nodes, constants, size = [], [], x.shape[1]
-    for k, layer in enumerate(layers):
-        bits, block, data, scales = nbits_operands(layer)
-        constants += [numpy_helper.from_array(data, f"w{k}"), numpy_helper.from_array(scales, f"s{k}")]
-        settings = {"K": size, "N": len(data), "bits": bits, "block_size": block, "accuracy_level": accuracy}
-        operands = [f"x{k}", f"w{k}", f"s{k}"]
-        nodes.append(helper.make_node("MatMulNBits", operands, [f"x{k + 1}"], domain="com.microsoft", **settings))
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, list(x.shape)) for n in ("x0", f"x{len(nodes)}")]
-    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], constants)
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    feed = {"x0": x.numpy()}
-    return lambda: session.run(None, feed)
-
-
-def nbits_operands(layer: nn.Module) -> tuple[int, int, np.ndarray, np.ndarray]:
-    """Return bits, weights in a block, packed weights [n, blocks, bytes] and scales [n, blocks] of a layer.
-
-    Codes are unsigned, with a zero point in the middle of their range.
-    """
+def integer_weights(layer: nn.Module) -> IntegerWeights | None:
+    """Return the weights of a layer of this module, None if they are floats."""
     if isinstance(layer, PackedLinear):
-        return 4, GROUP, layer.packed.unflatten(1, (-1, GROUP // 2)).numpy(), layer.scale.numpy()
-    block = min(256, layer.weight.shape[1])
-    data = (layer.weight.to(torch.int16) + 128).to(torch.uint8).unflatten(1, (-1, block))
-    return 8, block, data.numpy(), layer.scale[:, None].expand(data.shape[:2]).contiguous().numpy()
+        return IntegerWeights(layer.codes().to(torch.int8) - 8, layer.scale, 4)
+    if isinstance(layer, ScaledLinear) and not layer.weight.is_floating_point():
+        return IntegerWeights(layer.weight, layer.scale[:, None], 8)
+    return None
 
 
-def vector_case(make: Callable[[Tensor], nn.Module], has_nbits: bool, size: int, target_bytes: int) -> Case:
-    """Return a stack of layers and one row, with MatMulNBits if it takes such weights."""
+def vector_case(make: Callable[[Tensor], nn.Module], size: int, target_bytes: int) -> Case:
+    """Return a stack of layers and one row, with MatMulNBits and llama.cpp if they take such weights."""
     layers = stack(make, size, target_bytes)
     x = torch.randn(1, size)
-    levels = {"MatMulNBits": EXACT, "MatMulNBits, x i8": EIGHT_BIT_ACTIVATIONS} if has_nbits else {}
-    variants = (Variant(n, "ONNX Runtime", partial(matmul_nbits, layers, x, level)) for n, level in levels.items())
-    return Case(layers, (x,), tuple(variants), weight_bytes(layers), "reads")
+    variants = nbits_variants(layers, (x,), integer_weights)
+    if weights := [w for layer in layers if (w := integer_weights(layer))]:
+        variants += (Variant("llama.cpp, x i8", "llama.cpp", partial(ggml_call, weights, x)),)
+    return Case(layers, (x,), variants, weight_bytes(layers), "reads")
 
 
-FORMATS: dict[str, tuple[Callable[[Tensor], nn.Module], bool]] = {
-    "i8": (partial(ScaledLinear, dtype=torch.int8), True),
-    f"4 bits, groups of {GROUP}": (PackedLinear, True),
-    "f8e4m3fn": (partial(ScaledLinear, dtype=torch.float8_e4m3fn), False),
+FORMATS: dict[str, Callable[[Tensor], nn.Module]] = {
+    "i8": partial(ScaledLinear, dtype=torch.int8),
+    f"4 bits, groups of {GROUP}": PackedLinear,
+    "f8e4m3fn": partial(ScaledLinear, dtype=torch.float8_e4m3fn),
 }
-"""Layer of each format, and whether MatMulNBits takes its weights."""
+"""Layer of each format."""
 
 
 def vectors(size: int = SIZE, target_bytes: int = READ_BYTES) -> dict[str, Callable[[], Case]]:
     """Return a case for each format."""
-    return {name: partial(vector_case, *f, size, target_bytes) for name, f in FORMATS.items()}
+    return {name: partial(vector_case, make, size, target_bytes) for name, make in FORMATS.items()}

@@ -89,17 +89,18 @@ def verify(ir: AnyIR) -> None:
 class Verify(PassInstrument):
     """Verify the first input and the result of every pass; PassError names the pass."""
 
-    _valid: AnyIR | None = None
+    def __init__(self) -> None:
+        self._valid: dict[str, AnyIR] = {}  # by name; kernels take turns
 
     def before_pass(self, pass_: AnyPass, ir: AnyIR, context: Context) -> None:
-        if ir is not self._valid:
+        if ir is not self._valid.get(ir.name):
             try:
                 verify(ir)
             except VerifyError as error:
                 raise PassError(f"@{ir.name} is invalid before the first pass: {error}") from error
 
     def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
-        self._valid = new
+        self._valid[new.name] = new
         if new is old:
             return
         try:

@@ -8,6 +8,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -338,27 +339,29 @@ def show_coverage(args: argparse.Namespace) -> None:
 
 
 def fuzz(args: argparse.Namespace) -> None:
-    """tilewright fuzz"""
+    """tilewright fuzz; an interrupt ends it with the results so far."""
     from rich.progress import track
 
     from compiler.testing.fuzz.session import fuzz as run
 
     seeds = range(args.seed, args.seed + args.count)
     results = run(seeds, args.jobs, args.out is not None, args.malformed, args.target)
-    total = checked = failures = 0
-    for result in track(results, "fuzzing", args.count, console=err):
-        total, checked = total + result.outcome.total_elements, checked + result.outcome.checked_elements
-        if result.outcome.failure is None:
-            continue
-        failures += 1
-        err.print(f"{result.seed}: {result.outcome.failure}", markup=False, highlight=False)
-        if args.out:
-            args.out.mkdir(parents=True, exist_ok=True)
-            (args.out / f"{result.seed}.ir").write_text(result.text, encoding="utf-8")
+    total = checked = tried = failures = 0
+    with suppress(KeyboardInterrupt):
+        for result in track(results, "fuzzing", args.count, console=err):
+            total, checked = total + result.outcome.total_elements, checked + result.outcome.checked_elements
+            tried += 1
+            if result.outcome.failure is None:
+                continue
+            failures += 1
+            err.print(f"{result.seed}: {result.outcome.failure}", markup=False, highlight=False)
+            if args.out:
+                args.out.mkdir(parents=True, exist_ok=True)
+                (args.out / f"{result.seed}.ir").write_text(result.text, encoding="utf-8")
     coverage = "" if args.malformed else f"; {checked} of {total} result elements were checked"
-    out.print(f"{args.count} tried, {failures} failed{coverage}", highlight=False)
+    out.print(f"{tried} tried, {failures} failed{coverage}", highlight=False)
     if failures:
-        raise TilewrightError(f"{failures} of {args.count} failed")
+        raise TilewrightError(f"{failures} of {tried} failed")
 
 
 def reduce(args: argparse.Namespace) -> None:

@@ -19,6 +19,7 @@ from compiler.ir.graph.structure import Reduction
 from compiler.ir.interpret.graph import interpret_in_float64
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.graph_printer import print_graph
+from compiler.ir.torch_types import as_array
 from compiler.ir.verify.graph import verify_graph
 from compiler.lowering.kernel import KernelLowering
 from compiler.passes.graph import fold
@@ -38,6 +39,7 @@ from compiler.testing.fuzz.graph_builder import GraphBuilder, ops_by_structure
 from compiler.testing.fuzz.idioms import IDIOMS, attention, image_network, mixed_product, quantized_layer, random_scan
 from compiler.testing.fuzz.malformed_inputs import check_malformed
 from compiler.testing.fuzz.reduce import reduce, simplifications
+from compiler.testing.fuzz.rounding_oracle import Reference
 from compiler.testing.fuzz.workers import map_in_processes
 from compiler.tools.cli import main
 
@@ -236,6 +238,43 @@ def test_what_is_infinite_may_spoil_a_tile_of_a_convolution() -> None:
     assert not hoped.describe_mismatch(right)
     right[0, 0, 5, 8] = np.nan
     assert "1 of 180 elements are wrong; element [0, 0, 5, 8]" in hoped.describe_mismatch(right)
+
+
+def test_constant_integers_may_be_read_with_an_offset() -> None:
+    """An infinity then cancels the offset of another, and a large number the sum of small ones."""
+    text = """graph(%x: f32[2, 2]) {
+      %q = constant i8[2, 1] [[3], [0]]
+      %w = cast %q {dtype=f32}
+      %y = matmul %x, %w
+      return %y }"""
+    hoped = expected(text, np.array([[np.inf, 1], [0.5, 1e9]], np.float32))
+    assert not hoped.describe_mismatch(np.array([[np.nan], [0.0]], np.float32))
+    assert not hoped.describe_mismatch(np.array([[np.inf], [1.5]], np.float32))
+    assert "element [1, 0]" in hoped.describe_mismatch(np.array([[np.inf], [1e6]], np.float32))
+    floats = expected(text.replace("constant i8", "constant f32"), np.array([[np.inf, 1], [0.5, 1e9]], np.float32))
+    assert "element [0, 0]" in floats.describe_mismatch(np.array([[np.nan], [1.5]], np.float32))
+
+
+def test_what_is_near_to_the_reference_needs_no_perturbed_runs() -> None:
+    """Anything that `Reference` takes, an expectation takes."""
+    texts = (
+        "%y = exp %x",
+        "%y = floor %x",
+        "%y = sinh %x",
+        "%y = cast %x {dtype=i8}",
+    )
+    for text in texts:
+        x = np.array([0.1, 3.0, -3.5, 1e7, 200.0, np.inf, np.nan], np.float32)
+        graph = parse_graph(f"graph(%x: f32[7]) {{ {text}  return %y }}")
+        reference = Reference.of(graph, [x])
+        (hoped,) = reference.expectations()
+        (own,) = (as_array(reference.rounded[n]) for n in graph.outputs)
+        dtype = graph.outputs[0].dtype.numpy
+        for got in (own, own + 1, own * (1 + 1e-7), own * (1 + 1e-6), np.roll(own, 1)):
+            with np.errstate(invalid="ignore"):
+                result = got.astype(dtype)
+            assert not (reference.meets_every_expectation([result]) and hoped.describe_mismatch(result))
+        assert not reference.meets_every_expectation([(own + 1).astype(dtype)])
 
 
 def test_steps_of_a_loop_round_as_any_ops_do() -> None:

@@ -50,8 +50,8 @@ class NarrowConstants(GraphPass):
     and unpacks them in registers.  Neighbours along the last dimension share a word.
 
     A value of b bits, put into the upper bits of the mantissa of 1.0, gives 1 + value / 2^b without a conversion.  A contraction
-    of f32 with at most `max_terms` terms reads that instead, and corrects its sum by that of the other operand (an infinity
-    there gives NaN):
+    of f32 with at most `max_terms` terms reads that instead, and corrects its sum by that of the other operand.  Where this
+    one is infinite, the result is NaN, as in Winograd's algorithm: two infinities cancel.
 
     %y = matmul %x, (sub (cast %w {dtype=f32}), %z)
       ->

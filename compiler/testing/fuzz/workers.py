@@ -6,6 +6,7 @@ or a paused process causes no timeout.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -58,6 +59,7 @@ def run_worker(connection: Connection, function: Callable[[Any], Any]) -> None:
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    gc.freeze()  # the imported modules stay
     while True:
         try:
             item = connection.recv()
