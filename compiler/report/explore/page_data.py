@@ -127,7 +127,7 @@ class Statements:
 class PageKernel:
     """A kernel, or a call into PyTorch: work and seconds of one call of the program (None: not known), and how it was made.
 
-    `code` is the listing of each stage of code generation.
+    `code` is the listing of each stage of code generation, `resources` what a GPU's kernel takes of a multiprocessor, by name.
     """
 
     name: str
@@ -146,6 +146,7 @@ class PageKernel:
     tile: Steps = Steps([], [])
     statements: Statements = Statements([], {})
     code: Mapping[str, Listing] = field(default_factory=dict)
+    resources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
