@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from math import ceil, inf
+from math import ceil, inf, sqrt
 
 from compiler.cost.gpu_occupancy import BlockResources, resident_blocks
 from compiler.cost.machine import GPU
@@ -136,14 +136,15 @@ def reads_shared_memory(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> bool:
 def block_resources(b: ProductBlock, p: MatrixProduct, gpu: GPU, persistent: bool = False) -> BlockResources:
     """Return the shared memory of the stages, and the registers that accumulators, operands and addresses take.
 
-    A `persistent` program has addresses of two blocks, and a block of results in shared memory beside the stages.
+    Without matrix unit, a thread keeps one operand of its results for all steps of a block: code loads both before it multiplies.  A
+    `persistent` program has addresses of two blocks, and a block of results in shared memory beside the stages.
     """
     threads = b.warps * gpu.warp_threads
     accumulators = b.rows * b.columns * max(1, p.result_bytes // 4 if p.dtype == "f64" else 1) / threads
     operands = (b.rows + b.columns) * b.depth * p.element_bytes
     fragments = float(p.epilogue_ops * gpu.epilogue_registers)
     if p.dtype == "f32" and not gpu.has_matrix_f32:
-        fragments += gpu.fma_operand_registers * accumulators
+        fragments += sqrt(accumulators) * b.depth
     elif not reads_shared_memory(b, p, gpu):
         down, across = warp_grid(b, gpu)
         fragments += (b.rows / down + b.columns / across) * MIN_BLOCK * p.element_bytes / 4 / gpu.warp_threads

@@ -75,6 +75,13 @@ def test_short_rows_of_a_block_waste_lines() -> None:
     assert price(strided, block, H100).seconds > price(LARGE, block, H100).seconds
 
 
+def test_products_without_matrix_unit_keep_an_operand_for_all_steps_of_a_block() -> None:
+    f32 = replace(LARGE, dtype="f32", element_bytes=4)
+    registers = [block_resources(ProductBlock(16, 32, depth, 4, 2), f32, H100).registers for depth in (16, 32, 64, 128)]
+    assert registers == sorted({*registers})
+    assert registers[-1] > H100.thread_registers  # ptxas spilled 188 bytes of a layer of Swin in such blocks
+
+
 def test_an_epilogue_takes_registers() -> None:
     block = ProductBlock(128, 256, 64, 8, 3)
     assert block_resources(block, LARGE, H100).registers <= H100.thread_registers
