@@ -19,7 +19,15 @@ from compiler.ir.tile.program import Program
 from compiler.passes.remark import format_seconds
 from compiler.report.render import table
 
-RESOURCES = ("warps", "registers", "spills, bytes", "shared, KiB", "occupancy", "16-byte accesses", "matrix instructions")
+RESOURCES = (
+    "warps",
+    "registers",
+    "spills, bytes",
+    "shared, KiB",
+    "occupancy",
+    "16-byte accesses",
+    "matrix instructions",
+)
 """Columns that are read from compiled code."""
 
 TIMES = ("predicted", "roofline")

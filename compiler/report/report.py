@@ -59,7 +59,9 @@ class Report:
     @cached_property
     def kernels(self) -> tuple[KernelReport, ...]:
         """Distinct kernels, in the order of their first launch."""
-        return tuple(k for stages, exe in self.programs for k in kernel_reports(stages, exe.size_values if exe else None))
+        return tuple(
+            k for stages, exe in self.programs for k in kernel_reports(stages, exe.size_values if exe else None)
+        )
 
     @cached_property
     def gpu_kernels(self) -> tuple[GPUKernelReport, ...]:

@@ -33,7 +33,7 @@ from compiler.ir.graph.structure import (
     TupleGet,
     is_view,
 )
-from compiler.ir.symbolic.index_expr import var, variables
+from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Local, dim_hint

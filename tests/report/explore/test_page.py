@@ -176,7 +176,9 @@ def test_ways_share_origins(compared_ways: Path) -> None:
     assert gpu["ceilings"]["flops"]["bf16 products"] > gpu["ceilings"]["flops"]["f32"]
     assert all(k["predicted"] >= k["roofline"] > 0 for k in gpu["kernels"])
     if find_spec("triton"):
-        assert all(int(k["resources"]["registers"]) > 0 and k["resources"]["occupancy"].endswith("%") for k in gpu["kernels"])
+        assert all(
+            int(k["resources"]["registers"]) > 0 and k["resources"]["occupancy"].endswith("%") for k in gpu["kernels"]
+        )
     assert all(not k["resources"] for k in page["ways"][0]["kernels"])
 
 
