@@ -63,6 +63,8 @@ def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
         rhs_neighbours=neighbours(table, operands[1], depth, column),
         lhs_gathered=is_gathered(table, operands[0]),
         rhs_gathered=is_gathered(table, operands[1]),
+        lhs_computed=is_computed(table, operands[0]),
+        rhs_computed=is_computed(table, operands[1]),
         epilogue_ops=epilogue_ops(table, c, {row.var, column.var}),
         read_bytes=sum(dim_hint(table.types[b].nbytes) for b in loaded_params(table, operands)),
     )
@@ -100,6 +102,11 @@ def is_gathered(table: Accesses, operand: Expr) -> bool:
     """Return True if a load of an operand has a mask or an address with divisions, so that no thread loads several elements at once."""
     loads = [x for x in operand.loads if table.roles[x.buffer] != "local"]
     return any(x.mask is not None or count_divisions(table.types[x.buffer].offset(x.index)) for x in loads)
+
+
+def is_computed(table: Accesses, operand: Expr) -> bool:
+    """Return True if an operand is more than what a parameter has in memory."""
+    return not isinstance(operand, Load) or table.roles[operand.buffer] == "local"
 
 
 def value_at_zero(d: Dim) -> Dim:

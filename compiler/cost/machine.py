@@ -282,6 +282,7 @@ class GPU(Machine):
     step_cycles: int = quantity(60, "cycles", "Of barriers and addresses in a step of a contraction.", UNMEASURED)
     base_registers: int = quantity(36, "registers", "Of a thread besides accumulators and operands.", COUNTED)
     epilogue_registers: int = quantity(10, "registers", "For each operation on the results of a product.", COUNTED)
+    fma_operand_registers: int = quantity(2, "1", "For each accumulator of a product without matrix unit.", COUNTED)
     thread_elements: int = quantity(16, "elements", "Of a block of values in one thread, at most.", UNMEASURED)
     max_warps: int = quantity(16, "warps", "Of a block.", UNMEASURED)
     window: int = quantity(4, "iterations", "Of a reduction over windows, which is not tiled.", UNMEASURED)
