@@ -139,8 +139,8 @@ def oversized_product(kernel: Kernel, gpu: GPU) -> str:
     for c in filter(None, map(contraction_of, walk(kernel.body) if rows else ())):
         found = product_loops(table, c)
         if isinstance(found, ProductLoops):
-            sides = (row_tile(block_extent(r)) if r.var in rows else 0 for r in found.loops)
-            if not best_blocks(found.product, gpu, ProductBlock(*sides, 0, 0)):
+            sides = [row_tile(block_extent(r)) if r.var in rows else 0 for r in found.loops]
+            if not best_blocks(found.product, gpu, ProductBlock(sides[0], sides[1], sides[2], 0, 0)):
                 return f"no block of %{c.reduction.name} fits that has whole rows of local buffers"
     return ""
 

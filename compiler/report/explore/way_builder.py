@@ -106,10 +106,11 @@ class WayBuilder:
         if report is None or scheduled is None:
             return PageKernel(name, tile=tile)
         count, gpu = report.launches, self.gpu_kernels.get(name)
-        seconds = (gpu.predicted, gpu.roofline) if gpu else None
+        predicted, roofline = (count * gpu.predicted, count * gpu.roofline) if gpu else (None, None)
         if machine:
-            bound = roofline_seconds(scheduled, machine, sharing_threads(scheduled, self.sizes), self.sizes)
-            seconds = launch_seconds(scheduled, machine, self.sizes), bound
+            predicted = count * launch_seconds(scheduled, machine, self.sizes)
+            threads = sharing_threads(scheduled, self.sizes)
+            roofline = count * roofline_seconds(scheduled, machine, threads, self.sizes)
         remarks = [page_remark(g, {name: report.origin}) for g in group_remarks(report.remarks, {name: report.origin})]
         return PageKernel(
             name,
@@ -119,7 +120,8 @@ class WayBuilder:
             count,
             count * report.flops,
             count * report.bytes,
-            *((count * seconds[0], count * seconds[1]) if seconds else (None, None)),
+            predicted,
+            roofline,
             self.seconds.get(name),
             kernel_origin_numbers(report.origin),
             remarks,
@@ -147,9 +149,10 @@ class WayBuilder:
     @cached_property
     def gpu_kernels(self) -> Mapping[str, GPUKernelReport]:
         """The kernels as compiled for a GPU; none for a CPU."""
-        stages = self.recording.stages
-        is_gpu = stages and isinstance(stages.target, GPUTarget)
-        return {k.name: k for k in gpu_kernel_reports(stages.scheduled, stages.target)} if is_gpu else {}
+        stages, target = self.recording.stages, self.recording.target
+        if stages is None or not isinstance(target, GPUTarget):
+            return {}
+        return {k.name: k for k in gpu_kernel_reports(stages.scheduled, target)}
 
     @cached_property
     def values(self) -> Mapping[str, Mapping[str, set[int]]]:
