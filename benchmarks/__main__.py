@@ -9,6 +9,7 @@
     python -m benchmarks predictions [record] ...           predicted times beside measured ones
     python -m benchmarks explore_page
     python -m benchmarks survey [summarize] ...             random programs
+    python -m benchmarks gpu [ROW ...] [--minutes 8] [--without max-autotune] [--small]
     python -m benchmarks gpu_static [CASE ...] [--targets sm90,gfx942] [--write]
 
 matmul, convolution, models, training, dynamic_shapes, compile_time, memory, tuning, low_precision, effort and pass_times take the options of the second form.
@@ -42,11 +43,12 @@ COMMANDS = {
     "rank": "benchmarks.rank",
     "predictions": "benchmarks.predictions",
     "survey": "benchmarks.survey.command",
+    "gpu": "benchmarks.gpu",
     "gpu_static": "benchmarks.gpu_static",
 }
 """Modules whose `main` parses arguments of its own, and may return an exit code."""
 
-BY_NAME = ("gpu", "gpu_compile", "explore_page")
+BY_NAME = ("gpu_compile", "explore_page")
 """Modules that run only by name."""
 
 BENCHMARKS = (*(name for name in ROW_BENCHMARKS if name not in BY_NAME), "elementwise", "overhead")

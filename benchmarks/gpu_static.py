@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from benchmarks.gpu import CASES, KernelCase
+from benchmarks.gpu_cases import KERNELS, KernelCase
 from compiler.analysis.accesses import Accesses
 from compiler.codegen.triton.emit import emit_triton
 from compiler.codegen.triton.loader import compile_offline
@@ -57,7 +57,7 @@ def convolution(x: Node, w: Node) -> Node:
 
 
 STATIC_CASES = (
-    *CASES,
+    *KERNELS,
     case("transpose, f16", lambda x: ops.permute(x, dims=(1, 0)), "f16[4096, 4096]"),
     case("row sums, bf16", lambda x: ops.sum_(x, dims=[1]), "bf16[8192, 4096]"),
     case("linear, few rows, f16", ops.linear, "f16[64, 4096]", "f16[1024, 4096]"),

@@ -219,8 +219,8 @@ class CompiledModule(Inspection):
         return self.profile_inputs(self.call_adapter.graph_inputs(*given), repeats)
 
     def report(self, repeats: int = 20) -> Report:
-        """Kernels, remarks, memory and times of this compilation, measured on the example arguments."""
-        return self.report_for(self.profile(repeats=repeats))
+        """Kernels, remarks, memory and times of this compilation, measured on the example arguments if it runs here."""
+        return self.report_for(self.profile(repeats=repeats) if self.runs_here else None)
 
     def explore(
         self,

@@ -53,3 +53,19 @@ def test_programs_that_kernels_alone_do_not_make_are_refused(tmp_path: Path) -> 
         compiler.compile(Reversed(), (torch.randn(3, 4),), options=options).save_kernels(tmp_path)
     with pytest.raises(TargetError, match="only a program for a GPU"):
         compiler.compile(nn.ReLU(), (torch.randn(3, 4),)).save_kernels(tmp_path)
+
+
+def test_the_report_of_a_target_that_is_not_here() -> None:
+    """Kernels are compiled and priced, but nothing is measured."""
+    compiled = compiler.compile(nn.Softmax(1), (torch.randn(64, 512),), options={"target": "sm90"})
+    report = compiled.report()
+    (kernel,) = report.gpu_kernels
+    assert report.profile is None
+    assert kernel.resources is not None
+    assert kernel.resources.registers > 0
+    assert 0 < kernel.occupancy <= 1
+    assert kernel.predicted >= kernel.roofline > 0
+    heads = (column.header for column in report.gpu_table().columns)
+    assert {"registers", "spills, bytes", "shared, KiB", "occupancy", "predicted", "roofline"} <= {*heads}
+    assert "occupancy" in str(report)
+    assert "occupancy" in report._repr_html_()

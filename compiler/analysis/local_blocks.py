@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compiler.analysis.accesses import Accesses
-from compiler.ir.symbolic.index_expr import Dim
+from compiler.ir.symbolic.index_expr import Dim, var
 from compiler.ir.tile.kernel import Kernel
 
 
@@ -23,3 +23,16 @@ def addressing_problem(kernel: Kernel) -> str:
             if r is None or used.count(name) > 1 or bounds.setdefault((access.buffer, k), (r.lo, r.hi)) != (r.lo, r.hi):
                 return f"local %{access.buffer} would be addressed by {name}, and is held in registers"
     return ""
+
+
+def reads_whole_locals(kernel: Kernel) -> bool:
+    """Return True if each index of a local buffer of a kernel is that of a loop, counted from its start."""
+    table = Accesses(kernel)
+    local = (a for a in table.all if table.roles[a.buffer] == "local")
+    return all(any(d == var(r.var) - r.lo for r in a.loops) for a in local for d in a.index)
+
+
+def row_loops(table: Accesses) -> set[str]:
+    """Return the loops over rows of local buffers: the index of one is that of the loop, counted from its start."""
+    local = (a for a in table.all if table.roles[a.buffer] == "local")
+    return {r.var for a in local for d in a.index for r in a.loops if d == var(r.var) - r.lo}

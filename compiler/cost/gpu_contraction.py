@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from math import prod
 
 from compiler.analysis.accesses import Accesses, count_divisions
-from compiler.cost.gpu_product import MatrixProduct
+from compiler.analysis.local_blocks import row_loops
+from compiler.cost.gpu_product import MIN_BLOCK, MatrixProduct, ProductBlock, best_blocks
+from compiler.cost.machine import GPU
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.symbolic.index_expr import Dim, size_hint, substitute, var, variables
-from compiler.ir.tile.contraction import Contraction
-from compiler.ir.tile.kernel import For, Range, dim_hint
+from compiler.ir.tile.contraction import Contraction, contraction_of
+from compiler.ir.tile.kernel import For, Kernel, Range, dim_hint, walk
 from compiler.target import MATRIX_DTYPES
 
 
@@ -61,6 +63,8 @@ def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
         rhs_neighbours=neighbours(table, operands[1], depth, column),
         lhs_gathered=is_gathered(table, operands[0]),
         rhs_gathered=is_gathered(table, operands[1]),
+        lhs_computed=is_computed(table, operands[0]),
+        rhs_computed=is_computed(table, operands[1]),
         epilogue_ops=epilogue_ops(table, c, {row.var, column.var}),
         read_bytes=sum(dim_hint(table.types[b].nbytes) for b in loaded_params(table, operands)),
     )
@@ -100,6 +104,11 @@ def is_gathered(table: Accesses, operand: Expr) -> bool:
     return any(x.mask is not None or count_divisions(table.types[x.buffer].offset(x.index)) for x in loads)
 
 
+def is_computed(table: Accesses, operand: Expr) -> bool:
+    """Return True if an operand is more than what a parameter has in memory."""
+    return not isinstance(operand, Load) or table.roles[operand.buffer] == "local"
+
+
 def value_at_zero(d: Dim) -> Dim:
     """Return the value of an index where all loops are at their start."""
     return substitute(size_hint(d), dict.fromkeys(variables(d), 0))
@@ -121,6 +130,29 @@ def dependent_loops(table: Accesses, e: Expr) -> frozenset[str]:
     """Return the loops that a value depends on, including those around the local buffers it reads."""
     local_buffers = {x.buffer for x in e.subexprs if isinstance(x, Load) and table.roles[x.buffer] == "local"}
     return table.varying_loops(e).union(*(table.local_scopes[b] for b in local_buffers))
+
+
+def oversized_product(kernel: Kernel, gpu: GPU) -> str:
+    """Return which product has no block that fits, because a block has whole rows of local buffers; "" if there is none."""
+    table = Accesses(kernel)
+    rows = row_loops(table)
+    for c in filter(None, map(contraction_of, walk(kernel.body) if rows else ())):
+        found = product_loops(table, c)
+        if isinstance(found, ProductLoops):
+            sides = [row_tile(block_extent(r)) if r.var in rows else 0 for r in found.loops]
+            if not best_blocks(found.product, gpu, ProductBlock(sides[0], sides[1], sides[2], 0, 0)):
+                return f"no block of %{c.reduction.name} fits that has whole rows of local buffers"
+    return ""
+
+
+def row_tile(extent: int) -> int:
+    """Return the side of a block that covers a row: a power of two that `tl.dot` multiplies."""
+    return max(MIN_BLOCK, next_power_of_2(extent))
+
+
+def next_power_of_2(n: int) -> int:
+    """Return the smallest power of two that is at least `n`."""
+    return 1 << max(0, n - 1).bit_length()
 
 
 def block_extent(r: Range) -> int:

@@ -31,7 +31,7 @@ class MatrixProduct:
 
     Operands have `dtype`, whose elements take `element_bytes`; a result takes `result_bytes`.  Elements of an operand that
     are neighbours in memory follow each other along its "depth", its "side", or neither (""); each
-    element of a gathered operand has an address of its own.  `epilogue_ops` operations follow
+    element of a gathered operand has an address of its own, a computed one is no copy of memory.  `epilogue_ops` operations follow
     for each result.  The buffers of both operands have `read_bytes`, fewer than the operands where windows overlap; 0 if they are as large.
     """
 
@@ -47,6 +47,8 @@ class MatrixProduct:
     rhs_neighbours: str = "depth"
     lhs_gathered: bool = False
     rhs_gathered: bool = False
+    lhs_computed: bool = False
+    rhs_computed: bool = False
     epilogue_ops: int = 0
     read_bytes: int = 0
 
@@ -127,10 +129,26 @@ def matrix_rate(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
     return gpu.matrix_flops(p.dtype) * (1 if b.rows >= gpu.matrix_rows else gpu.few_rows_share)
 
 
+def multiplies_in_registers(p: MatrixProduct, gpu: GPU) -> bool:
+    """Return True if no matrix unit multiplies the operands of a product."""
+    return p.dtype == "f32" and not gpu.has_matrix_f32
+
+
 def reads_shared_memory(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> bool:
     """Return True if matrix units read the operands of a block from shared memory, so that they take no registers."""
-    has_unit = p.dtype != "f32" or gpu.has_matrix_f32
-    return has_unit and gpu.loads_matrices_from_shared and b.rows >= gpu.matrix_rows and b.warps >= gpu.matrix_warps
+    in_unit = gpu.loads_matrices_from_shared and not multiplies_in_registers(p, gpu)
+    return in_unit and b.rows >= gpu.matrix_rows and b.warps >= gpu.matrix_warps
+
+
+def kept_operand(p: MatrixProduct, accumulators: float) -> float:
+    """Return the rows, or columns, of an operand that a thread without matrix unit keeps for all steps of a block.
+
+    Warps meet before they read a computed operand, and the other one has been loaded by then.  Threads have results of as
+    many rows and columns as Triton's blocked layout gives them, which is filled along columns first.
+    """
+    side = 4 if accumulators >= 16 else 2 if accumulators >= 4 else 1
+    columns = min(float(side), accumulators)
+    return max(accumulators / columns if p.rhs_computed else 0.0, columns if p.lhs_computed else 0.0)
 
 
 def block_resources(b: ProductBlock, p: MatrixProduct, gpu: GPU, persistent: bool = False) -> BlockResources:
@@ -142,8 +160,8 @@ def block_resources(b: ProductBlock, p: MatrixProduct, gpu: GPU, persistent: boo
     accumulators = b.rows * b.columns * max(1, p.result_bytes // 4 if p.dtype == "f64" else 1) / threads
     operands = (b.rows + b.columns) * b.depth * p.element_bytes
     fragments = float(p.epilogue_ops * gpu.epilogue_registers)
-    if p.dtype == "f32" and not gpu.has_matrix_f32:
-        fragments += gpu.fma_operand_registers * accumulators
+    if multiplies_in_registers(p, gpu):
+        fragments += gpu.fma_operand_registers * accumulators + kept_operand(p, accumulators) * b.depth
     elif not reads_shared_memory(b, p, gpu):
         down, across = warp_grid(b, gpu)
         fragments += (b.rows / down + b.columns / across) * MIN_BLOCK * p.element_bytes / 4 / gpu.warp_threads
@@ -196,7 +214,8 @@ def candidate_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock) -> Iterato
     choices = [[side] if side else options for side, options in zip(given, choices, strict=True)]
     warps = [fixed.warps] if fixed.warps else [w for w in (4, 8, 16) if w <= gpu.max_warps]
     for rows, columns, depth in product(*choices):
-        deepest = min(MAX_STAGES, ceil(p.depth / depth) * p.repeats)
+        steps = ceil(p.depth / depth)
+        deepest = min(MAX_STAGES, steps if steps > 1 else p.repeats)  # only the innermost of the loops is pipelined
         stages = [fixed.stages] if fixed.stages else range(min(2, deepest), deepest + 1)
         yield from (ProductBlock(rows, columns, depth, w, s) for w, s in product(warps, stages))
 
@@ -214,12 +233,12 @@ def side_candidates(extent: int, most: int) -> list[int]:
 
 
 def best_block(p: MatrixProduct, gpu: GPU, fixed: ProductBlock = ANY_BLOCK) -> tuple[ProductBlock, BlockPrice] | None:
-    """Return the block of least estimated time, of those the one with least shared memory; None if no block fits."""
+    """Return the block of least estimated time, see `best_blocks`; None if no block fits."""
     return next(iter(best_blocks(p, gpu, fixed)), None)
 
 
 def best_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock = ANY_BLOCK) -> list[tuple[ProductBlock, BlockPrice]]:
-    """Return the blocks that fit, the best first."""
+    """Return the blocks that fit, the best first, of equal ones those with least shared memory and warps."""
     prices = ((b, price(p, b, gpu)) for b in candidate_blocks(p, gpu, fixed))
     fitting = [(b, cost) for b, cost in prices if cost.seconds < inf]
     return sorted(fitting, key=lambda f: (round(f[1].seconds * 1e9), f[1].resources.shared_bytes, f[0].warps))

@@ -61,6 +61,11 @@ class Inspection(ABC):
         return require_executable(self._last_program.variant, self._last_program.executable)
 
     @property
+    def runs_here(self) -> bool:
+        """True if this machine can run all of the compiled programs."""
+        return all(p.executable for p in self._executed_programs)
+
+    @property
     def _last_program(self) -> ExecutedProgram:
         if not self._executed_programs:
             raise ArgumentError("nothing is compiled: all of it runs in PyTorch")
@@ -114,7 +119,7 @@ class Inspection(ABC):
 
     def report_for(self, measured: Profile | None) -> Report:
         """Return kernels, remarks, memory and times of this compilation."""
-        programs = tuple((p.stages, require_executable(p.variant, p.executable)) for p in self._executed_programs)
+        programs = tuple((p.stages, p.executable) for p in self._executed_programs)
         return Report(self.compiled_graph.graph.name, programs, self.compile_seconds, measured, self._opaque_remarks)
 
     def explore(self, path: str | os.PathLike[str], repeats: int = 20) -> Path:
@@ -125,9 +130,7 @@ class Inspection(ABC):
 
     def add_to_page(self, page: PageBuilder, name: str, repeats: int) -> None:
         """Add this compilation to a page under construction, as the way `name`."""
-        programs, profile = self._executed_programs, None
-        if all(p.executable for p in programs):
-            profile = self.profile_inputs(self.example_tensors(), repeats)
+        profile = self.profile_inputs(self.example_tensors(), repeats) if self.runs_here else None
         facts = {f"{phase}": f"{s:.2f} s" for phase, s in self.compile_seconds.items()}
         if profile:
             facts |= {
@@ -136,7 +139,7 @@ class Inspection(ABC):
             }
         if profile and profile.warning:
             facts["warning"] = profile.warning
-        page.add_compiled(name, self.compiled_graph.options, programs, profile, facts)
+        page.add_compiled(name, self.compiled_graph.options, self._executed_programs, profile, facts)
 
     def _repr_html_(self) -> str:
         return self.report_for(None)._repr_html_()

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from compiler.codegen.triton.loader import OfflineKernel, compile_offline
+from compiler.codegen.triton.loader import OfflineKernel, compile_sources
 from compiler.codegen.triton.program_sources import emit_program
 from compiler.codegen.triton.targets import GPUTarget, is_interpreted
 from compiler.errors import TargetError
@@ -123,13 +123,12 @@ def write_kernel_folder(
     (folder / "run.py").write_text(driver_source(specialize_buffers(program, sizes), sizes, name, target))
     packed = [as_tensor(pack_once(c, t := program.buffers[n]), t.dtype) for n, c in program.constants.items()]
     torch.save({"constants": packed, "inputs": [x.cpu() for x in inputs]}, folder / "tensors.pt")
-    compiled = {}
     for kernel, source in sources.items():
         (kernels / f"{names[kernel]}.py").write_text(source)
-        if not is_interpreted():
-            compiled[kernel] = compile_offline(source, target)
-            for kind, data in compiled[kernel].artefacts.items():
-                (kernels / f"{names[kernel]}.{kind}").write_bytes(data)
+    compiled = {} if is_interpreted() else compile_sources(sources, target)
+    for kernel, binary in compiled.items():
+        for kind, data in binary.artefacts.items():
+            (kernels / f"{names[kernel]}.{kind}").write_bytes(data)
     return compiled
 
 

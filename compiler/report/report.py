@@ -12,15 +12,17 @@ from rich.table import Table
 
 from compiler.analysis.arithmetic_dtypes import arithmetic_dtypes
 from compiler.analysis.kernel_origin import KernelOrigin, kernel_origins, merge_origins
+from compiler.codegen.triton.targets import GPUTarget
 from compiler.cost.estimates import count_bytes, count_flops
 from compiler.ir.text.tile_printer import print_kernel
 from compiler.ir.tile.program import Launch, Program, execution_counts
 from compiler.passes.remark import Remark
 from compiler.pipeline import Stages
+from compiler.report.gpu_kernels import GPUKernelReport, gpu_kernel_reports, gpu_kernel_table
 from compiler.report.page import table_html
 from compiler.report.profile import Profile, origin_cells
 from compiler.report.remark_groups import RemarkGroup, group_remarks
-from compiler.report.render import format_bytes, format_location, render_plain, table
+from compiler.report.render import PLAIN_WIDTH, format_bytes, format_location, render_plain, table
 from compiler.runtime.executable import Executable
 from compiler.runtime.memory import MemoryPlan
 
@@ -44,11 +46,11 @@ class KernelReport:
 class Report:
     """Report of one compilation, as text; `explore` writes a page.
 
-    There are several `programs` if the graph is partitioned at data-dependent shapes.
+    There are several `programs` if the graph is partitioned at data-dependent shapes; an executable is None where this machine cannot run it.
     """
 
     title: str
-    programs: tuple[tuple[Stages, Executable], ...]
+    programs: tuple[tuple[Stages, Executable | None], ...]
     compile_seconds: dict[str, float]
     profile: Profile | None = None
     opaque_calls: tuple[Remark, ...] = ()
@@ -57,7 +59,15 @@ class Report:
     @cached_property
     def kernels(self) -> tuple[KernelReport, ...]:
         """Distinct kernels, in the order of their first launch."""
-        return tuple(k for stages, exe in self.programs for k in kernel_reports(stages, exe.size_values))
+        return tuple(
+            k for stages, exe in self.programs for k in kernel_reports(stages, exe.size_values if exe else None)
+        )
+
+    @cached_property
+    def gpu_kernels(self) -> tuple[GPUKernelReport, ...]:
+        """Kernels for a GPU, compiled for it whether it is here or not; none for a CPU."""
+        targets = ((stages.scheduled, stages.target) for stages, _ in self.programs)
+        return tuple(k for p, target in targets if isinstance(target, GPUTarget) for k in gpu_kernel_reports(p, target))
 
     @property
     def remarks(self) -> list[Remark]:
@@ -71,9 +81,10 @@ class Report:
         return group_remarks(self.remarks, {k.name: k.origin for k in self.kernels}, seconds)
 
     @property
-    def memory_plan(self) -> MemoryPlan:
-        """Memory plan of the program with the largest workspace."""
-        return max((exe.memory_plan for _, exe in self.programs), key=lambda plan: plan.size)
+    def memory_plan(self) -> MemoryPlan | None:
+        """Memory plan of the program with the largest workspace; None if none can run here."""
+        plans = (exe.memory_plan for _, exe in self.programs if exe)
+        return max(plans, key=lambda plan: plan.size, default=None)
 
     @property
     def packed_buffers(self) -> int:
@@ -83,9 +94,12 @@ class Report:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         phases = ", ".join(f"{phase} {s:.2f} s" for phase, s in self.compile_seconds.items() if phase != "total")
         yield f"[bold]{escape(self.title)}[/bold] compiled in {self.compile_seconds['total']:.2f} s: {phases}"
-        size, without_reuse = (format_bytes(n) for n in (self.memory_plan.size, self.memory_plan.size_without_reuse))
-        yield f"workspace {size} ({without_reuse} without buffer reuse), {self.packed_buffers} packed constants\n"
+        if plan := self.memory_plan:
+            size, without_reuse = (format_bytes(n) for n in (plan.size, plan.size_without_reuse))
+            yield f"workspace {size} ({without_reuse} without buffer reuse), {self.packed_buffers} packed constants\n"
         yield self.profile or self.table()
+        if self.gpu_kernels:
+            yield self.gpu_table()
         for r in self.opaque_calls:
             yield escape(f"{r.message} ({format_location(r.loc)})" if r.loc else r.message)
 
@@ -97,11 +111,16 @@ class Report:
             rows.add_row(*cells, *origin_cells(k.origin))
         return rows
 
+    def gpu_table(self) -> Table:
+        """Return what the kernels for a GPU take of a multiprocessor, as a rich table."""
+        return gpu_kernel_table(self.gpu_kernels, self.programs[0][0].target.name)
+
     def __str__(self) -> str:
-        return render_plain(self)
+        return render_plain(self, PLAIN_WIDTH)
 
     def _repr_html_(self) -> str:
-        return self.profile._repr_html_() if self.profile else str(table_html(self.table()))
+        kernels = self.profile._repr_html_() if self.profile else str(table_html(self.table()))
+        return kernels + str(table_html(self.gpu_table())) if self.gpu_kernels else kernels
 
 
 def kernel_reports(stages: Stages, sizes: Mapping[str, int] | None = None) -> list[KernelReport]:

@@ -9,7 +9,8 @@ import torch
 
 from compiler.analysis.arithmetic_dtypes import arithmetic_dtypes
 from compiler.cost.estimates import count_bytes, count_flops, roofline_seconds
-from compiler.cost.machine import Machine
+from compiler.cost.gpu_time import gpu_predicted_seconds, gpu_roofline_seconds
+from compiler.cost.machine import GPU, Machine
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Step, execution_counts
@@ -29,7 +30,7 @@ class StepProfile:
     """Totals of one step over its `runs` in a call: seconds in each measured call, operations, least bytes of memory traffic.
 
     `predicted` are the seconds by the cost model, `roofline` those that the machine needs at least for `flops` and `bytes`.
-    All four are 0 for a call into PyTorch, the last two for a GPU's kernels.  `dtypes` are those of the arithmetic, see `arithmetic_dtypes`.
+    All four are 0 for a call into PyTorch.  Of a GPU's kernels, `predicted` and `roofline` are for the size hints.  `dtypes` are those of the arithmetic, see `arithmetic_dtypes`.
     `events` are the counts of hardware counters, by name, where there are some.
     """
 
@@ -94,8 +95,10 @@ def _make_step_profile(
     if isinstance(step, Launch):
         kernel, sizes = program.kernels[step.kernel], exe.size_values
         work = runs * count_flops(kernel, sizes), runs * count_bytes(kernel, sizes)
-        seconds, bound = 0.0, 0.0
-        if not isinstance(exe, GPUExecutable):
+        gpu = exe.target.machine
+        if isinstance(gpu, GPU):
+            seconds, bound = runs * gpu_predicted_seconds(kernel, gpu), runs * gpu_roofline_seconds(kernel, gpu)
+        else:
             seconds, bound = _cpu_estimates(kernel, exe.target, sizes, next(predicted), runs)
         return StepProfile(kernel.name, step.node, timing, *work, runs, arithmetic_dtypes(kernel), seconds, bound)
     if isinstance(step, OpaqueCall):

@@ -91,13 +91,13 @@ def compile_model(args: argparse.Namespace) -> None:
 def save_kernels(compiled: CompiledModule, folder: str) -> None:
     """Write the kernels of a program to a folder, and print what they use."""
     from compiler.codegen.triton.targets import GPUTarget
-    from compiler.report.gpu_kernels import gpu_kernel_table
+    from compiler.report.gpu_kernels import gpu_kernel_reports, gpu_kernel_table
 
     with status_spinner("compiling kernels"):
         kernels = compiled.save_kernels(folder)
     stages = compiled.stages
     assert isinstance(stages.target, GPUTarget)
-    show(gpu_kernel_table(kernels, stages.scheduled, stages.target))
+    show(gpu_kernel_table(gpu_kernel_reports(stages.scheduled, stages.target, kernels), stages.target.name))
     err.print(f"wrote {folder}")
 
 

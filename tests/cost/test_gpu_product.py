@@ -67,6 +67,31 @@ def test_short_rows_of_a_block_waste_lines() -> None:
     assert price(strided, block, H100).seconds > price(LARGE, block, H100).seconds
 
 
+@pytest.mark.parametrize(("rows", "columns", "depth", "needed"), [(16, 32, 32, 94), (16, 16, 32, 93), (16, 16, 16, 62)])
+def test_a_computed_operand_without_matrix_unit_keeps_the_other_in_registers(
+    rows: int, columns: int, depth: int, needed: int
+) -> None:
+    """`needed` are registers without spills that ptxas found for layers of SqueezeNet and MobileNetV2."""
+    f32 = replace(LARGE, dtype="f32", element_bytes=4)
+    block = ProductBlock(rows, columns, depth, 4, 2)
+    copied, computed = (block_resources(block, replace(f32, rhs_computed=c), H100).registers for c in (False, True))
+    assert copied < needed <= computed <= 1.3 * needed
+    assert block_resources(block, replace(LARGE, rhs_computed=True), H100) == block_resources(block, LARGE, H100)
+
+
+def test_rows_of_a_computed_product_may_not_fit() -> None:
+    """ptxas spilled 1124 bytes of a layer of EfficientNet in this block."""
+    f32 = replace(LARGE, dtype="f32", element_bytes=4, rhs_computed=True)
+    assert block_resources(ProductBlock(256, 32, 16, 4, 2), f32, H100).registers > H100.thread_registers
+
+
+def test_loads_are_pipelined_along_the_innermost_loop() -> None:
+    """A window of 3 x 3 around 32 channels has nine loops of two steps in blocks of 16, or one of nine steps in blocks of 32."""
+    window = replace(LARGE, depth=32, repeats=9)
+    stages = {(b.depth, b.stages) for b in candidate_blocks(window, H100, ProductBlock(64, 64, 0, 4, 0))}
+    assert stages == {(16, 2), (32, 2), (32, 3), (32, 4), (32, 5)}
+
+
 def test_an_epilogue_takes_registers() -> None:
     block = ProductBlock(128, 256, 64, 8, 3)
     assert block_resources(block, LARGE, H100).registers <= H100.thread_registers

@@ -50,6 +50,12 @@ class OfflineKernel:
     resources: KernelResources
 
 
+def compile_sources(sources: Mapping[str, str], target: GPUTarget) -> dict[str, OfflineKernel]:
+    """Compile kernels by name without a GPU, those with the same source once."""
+    compiled = {source: compile_offline(source, target) for source in dict.fromkeys(sources.values())}
+    return {name: compiled[source] for name, source in sources.items()}
+
+
 ALIGNMENT = 16
 """Bytes that addresses of parameters are multiples of: PyTorch's allocator aligns to more, Triton specializes what it is given."""
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from compiler.analysis.accesses import Accesses
-from compiler.cost.gpu_contraction import block_extent, is_parallel
+from compiler.cost.gpu_contraction import block_extent, is_parallel, next_power_of_2
 from compiler.cost.machine import GPU
 from compiler.ir.symbolic.index_expr import product, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Stmt
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.gpu.gpu_dot import is_tiled
-from compiler.passes.gpu.gpu_rows import gpu_of, next_power_of_2
+from compiler.passes.gpu.gpu_rows import gpu_of
 
 FEWEST_WARPS = 4
 """Warps of a small block: one for each scheduler of a multiprocessor."""

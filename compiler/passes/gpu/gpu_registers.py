@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from compiler.cost.gpu_occupancy import BlockResources, resident_blocks
-from compiler.cost.gpu_product import block_resources
+from compiler.cost.gpu_product import price
 from compiler.cost.gpu_time import tiled_product
 from compiler.ir.tile.contraction import contraction_of
 from compiler.ir.tile.kernel import Kernel, walk
@@ -23,8 +24,9 @@ class GpuRegisters(TilePass):
 
     kernel @f(...) warps 4 { ... }  ->  kernel @f(...) warps 4 max_registers 168 { ... }
 
-    `gpu-dot` has chosen the block for so many of its kind on a multiprocessor.  Without a limit, ptxas spills
-    registers to fit one more block than that.  Several products, as of attention, hold their results at once.  Specialized warps divide their registers themselves.
+    `gpu-dot` has chosen the block for so many of its kind on a multiprocessor, of which a small product has fewer.  Without a limit, ptxas
+    spills registers to fit one more block than that.  Several products, as of attention, hold their results at once.  Specialized warps
+    divide their registers themselves.
     """
 
     name = "gpu-registers"
@@ -33,11 +35,12 @@ class GpuRegisters(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         gpu, table = gpu_of(context), context.accesses(ir)
         found = [tiled_product(table, ir.warps, c) for c in map(contraction_of, walk(ir.body)) if c]
-        products = [block_resources(block, product, gpu, bool(ir.persistent)) for product, block in filter(None, found)]
-        if ir.max_registers or ir.warp_specialized or not products or not gpu.limits_registers:
+        prices = [price(product, block, gpu, bool(ir.persistent)) for product, block in filter(None, found)]
+        if ir.max_registers or ir.warp_specialized or not prices or not gpu.limits_registers:
             return ir
-        registers, shared = sum(p.registers for p in products), max(p.shared_bytes for p in products)
-        blocks = max(1, resident_blocks(BlockResources(ir.warps, registers, shared), gpu))
+        registers, shared = sum(p.resources.registers for p in prices), max(p.resources.shared_bytes for p in prices)
+        fitting = resident_blocks(BlockResources(ir.warps, registers, shared), gpu)
+        blocks = max(1, min(fitting, ceil(max(p.blocks for p in prices) / gpu.multiprocessors)))
         share = gpu.register_file // (blocks * ir.warps * gpu.warp_threads) // GRANULARITY * GRANULARITY
         limit = min(gpu.thread_registers, share)
         if not context.may_apply(self, f"at most {limit} registers, for {blocks} blocks on a multiprocessor"):

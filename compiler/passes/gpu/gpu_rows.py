@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.analysis.accesses import Accesses
-from compiler.cost.gpu_product import MIN_BLOCK
+from compiler.analysis.local_blocks import row_loops
+from compiler.cost.gpu_contraction import row_tile
 from compiler.cost.machine import GPU
-from compiler.ir.symbolic.index_expr import interval, var
+from compiler.ir.symbolic.index_expr import interval
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Kernel, Range, Stmt
 from compiler.passes.base import Context, TilePass, register
@@ -28,23 +29,17 @@ class GpuRows(TilePass):
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         table = Accesses(ir)
-        local = (a for a in table.all if table.roles[a.buffer] == "local")
-        index_vars = {r.var for a in local for d in a.index for r in a.loops if d == var(r.var) - r.lo}
+        rows = row_loops(table)
 
         def rule(r: Range, _: Stmt) -> Range:
             extent = interval(r.extent, table.loop_bounds)
-            if r.var not in index_vars or extent is None:
+            if r.var not in rows or extent is None:
                 return r
             if not context.may_apply(self, f"%{r.var}: a row of {r.extent} in one block", required=True):
                 return r
-            return r.with_(tile=max(MIN_BLOCK, next_power_of_2(extent[1])))
+            return r.with_(tile=row_tile(extent[1]))
 
         return ir.with_body(tile.map_ranges(ir.body, rule))
-
-
-def next_power_of_2(n: int) -> int:
-    """Return the smallest power of two that is at least `n`."""
-    return 1 << max(0, n - 1).bit_length()
 
 
 def gpu_of(context: Context) -> GPU:

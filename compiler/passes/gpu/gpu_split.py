@@ -9,7 +9,7 @@ from math import ceil, inf, prod
 
 from compiler.analysis.accesses import Accesses
 from compiler.cost.estimates import count_bytes
-from compiler.cost.gpu_contraction import ProductLoops, block_extent, product_loops
+from compiler.cost.gpu_contraction import ProductLoops, block_extent, next_power_of_2, product_loops
 from compiler.cost.gpu_product import MatrixProduct, best_block
 from compiler.cost.machine import GPU
 from compiler.ir.scalar import Load, Ref
@@ -23,7 +23,7 @@ from compiler.ir.tile.uses import used_names
 from compiler.ir.types import TensorType
 from compiler.passes.base import Context, ProgramPass, register
 from compiler.passes.gpu.gpu_blocks import STRIDED_STEPS, block_elements, is_contiguous, narrowest_bytes
-from compiler.passes.gpu.gpu_rows import gpu_of, next_power_of_2
+from compiler.passes.gpu.gpu_rows import gpu_of
 from compiler.passes.gpu.split_kernels import used_params
 from compiler.passes.remark import format_seconds
 

@@ -10,11 +10,13 @@ from math import prod
 
 from compiler.analysis.accesses import Accesses
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
+from compiler.analysis.local_blocks import reads_whole_locals
 from compiler.analysis.placement import concat_offsets
 from compiler.analysis.reduction_domains import reduction_extents
 from compiler.analysis.structural_key import group_key
 from compiler.cost.estimates import TIE, unscheduled_seconds
-from compiler.cost.machine import Machine
+from compiler.cost.gpu_contraction import oversized_product
+from compiler.cost.machine import GPU, Machine
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph, postorder, preorder
 from compiler.ir.graph.node import OPS, Node, input_node, scalar_value
@@ -31,7 +33,7 @@ from compiler.ir.graph.structure import (
     TupleGet,
     is_view,
 )
-from compiler.ir.symbolic.index_expr import var, variables
+from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Local, dim_hint
@@ -358,8 +360,12 @@ class GroupSearch:
 
     def profitability_veto(self, kernel: Kernel, body: Graph) -> str:
         """Return the reason why a kernel that can be lowered would be slow, or no code for the machine, or ""."""
-        if not self.context.machine.has_indexed_locals and not reads_whole_locals(kernel):
+        machine = self.context.machine
+        if not machine.has_indexed_locals and not reads_whole_locals(kernel):
             return "elements of a local buffer would be read one by one, but it lies in registers"
+        problem = oversized_product(kernel, machine) if isinstance(machine, GPU) else ""
+        if problem and not uses_online_softmax(kernel, machine):
+            return problem
         sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
         read = preorder([o for n in sums for o in n.operands], frozenset(body.nodes))
         share_nothing = all(map(reads_once, sums)) and frozenset(sums).isdisjoint(read)
@@ -368,7 +374,7 @@ class GroupSearch:
                 return f"{n.op.name} shrinks its operands: materialized"
         if sums and any(isinstance(s, Local) for s in tile.walk(kernel.body)):
             again = reread_bytes(kernel)
-            if again > self.options.max_reread_bytes and not uses_online_softmax(kernel, self.context.machine):
+            if again > self.options.max_reread_bytes and not uses_online_softmax(kernel, machine):
                 return f"each row block would reread {again >> 10} KiB"
         return ""
 
@@ -449,13 +455,6 @@ def reads_once(n: Node) -> bool:
 def uses_online_softmax(kernel: Kernel, machine: Machine) -> bool:
     """Return True if `online-softmax` will block the kernel's rows, so that they share what they reread."""
     return OnlineSoftmax().for_machine(machine).match_row(FuseLoops().run(kernel, Context()), machine) is not None
-
-
-def reads_whole_locals(kernel: Kernel) -> bool:
-    """Return True if each index of a local buffer of a kernel is that of a loop, counted from its start."""
-    table = Accesses(kernel)
-    local = (a for a in table.all if table.roles[a.buffer] == "local")
-    return all(any(d == var(r.var) - r.lo for r in a.loops) for a in local for d in a.index)
 
 
 def reread_bytes(kernel: Kernel) -> int:

@@ -55,7 +55,8 @@ export class Dock {
       return way.kernels.map((kernel) => ({ number, way, kernel, cost: kernel.seconds ?? kernel.predicted ?? 0, share: (kernel.seconds ?? kernel.predicted ?? 0) / total }));
     }).sort((a, b) => b.cost - a.cost);
     if (!rows.length) return el("p", { class: "dim" }, "There are no kernels.");
-    const heads = [...(many ? ["way"] : []), "kernel", "computes", "dtypes"], numbers = ["runs", "MFLOP", "bytes", "measured", "predicted", "share", "roofline"];
+    const resources = [...new Set(rows.flatMap(({ kernel }) => Object.keys(kernel.resources)))];
+    const heads = [...(many ? ["way"] : []), "kernel", "computes", "dtypes"], numbers = ["runs", "MFLOP", "bytes", "measured", "predicted", "share", "roofline", ...resources];
     return el("table", {}, el("thead", {}, el("tr", {}, heads.map((h) => el("th", {}, h)), numbers.map((h) => el("th", { class: "n" }, h)), el("th", {}, "from"))),
       el("tbody", {}, rows.map(({ number, way, kernel: k, share }) => el("tr", this.rowOf(number, k),
         many ? el("td", {}, el("i", { class: "swatch", style: `background:${colour(number)}` }), way.name) : null,
@@ -63,6 +64,7 @@ export class Dock {
         ...[k.launches, k.flops ? (k.flops / 1e6).toFixed(2) : "", k.bytes ? bytes(k.bytes) : "", time(k.seconds), time(k.predicted)].map((v) => el("td", { class: "n" }, String(v))),
         el("td", { class: "n bar", style: `--share:${(100 * share).toFixed(1)}%` }, share ? `${(100 * share).toFixed(1)} %` : ""),
         el("td", { class: "n" }, k.roofline && k.seconds ? `${(100 * k.roofline / k.seconds).toFixed(0)} %` : ""),
+        resources.map((name) => el("td", { class: "n" }, k.resources[name] ?? "")),
         el("td", {}, k.where)))));
   }
 

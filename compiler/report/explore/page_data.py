@@ -134,7 +134,7 @@ class PageCode:
 class PageKernel:
     """A kernel, or a call into PyTorch: work and seconds of one call of the program (None: not known), and how it was made.
 
-    `code` is the text of each stage of code generation.
+    `code` is the text of each stage of code generation, `resources` what a GPU's kernel takes of a multiprocessor, by name.
     """
 
     name: str
@@ -153,6 +153,7 @@ class PageKernel:
     tile: Steps = Steps([], [])
     statements: Statements = Statements([], {})
     code: Mapping[str, PageCode] = field(default_factory=dict)
+    resources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -214,6 +214,7 @@ export class View {
       el("div", { class: "list" },
         el("dl", {}, fact(kernel.tile.text.length ? "computes" : "step", kernel.ops), fact("from", kernel.where), fact("dtypes", kernel.dtypes), fact("launches", kernel.launches && `${kernel.launches} a call`),
           fact("measured", time(kernel.seconds)), fact("predicted", time(kernel.predicted)), fact("roofline", time(kernel.roofline)),
+          Object.entries(kernel.resources).flatMap(([name, value]) => fact(name, value)),
           fact("share", kernel.seconds && total ? `${(100 * kernel.seconds / total).toFixed(1)} %` : "")),
         remarks.length ? [el("h3", {}, "Decisions"), el("ul", {}, remarks)] : null,
         others.length ? [el("h3", {}, "Alternatives considered"), kernel.launches && kernel.predicted != null ? el("p", { class: "dim" }, `chosen: ${time(kernel.predicted / kernel.launches)} a launch, predicted`) : null, el("ul", {}, others)] : null));

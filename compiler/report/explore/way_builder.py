@@ -40,6 +40,7 @@ from compiler.report.explore.rewrites import printed_lines
 from compiler.report.explore.roofline import ceilings_of
 from compiler.report.explore.statement_origins import kernel_values, statement_origins
 from compiler.report.explore.steps import launch_seconds, predicted_alternatives, steps_of
+from compiler.report.gpu_kernels import GPUKernelReport, gpu_kernel_reports
 from compiler.report.remark_groups import RemarkGroup, group_remarks
 from compiler.report.render import abbreviate, format_location
 from compiler.report.report import KernelReport, kernel_reports
@@ -104,7 +105,12 @@ class WayBuilder:
         tile = steps_of(runs, r.context) if runs or scheduled is None else Steps(printed_lines(scheduled), [])
         if report is None or scheduled is None:
             return PageKernel(name, tile=tile)
-        count = report.launches
+        count, gpu = report.launches, self.gpu_kernels.get(name)
+        predicted, roofline = (count * gpu.predicted, count * gpu.roofline) if gpu else (None, None)
+        if machine:
+            predicted = count * launch_seconds(scheduled, machine, self.sizes)
+            threads = sharing_threads(scheduled, self.sizes)
+            roofline = count * roofline_seconds(scheduled, machine, threads, self.sizes)
         remarks = [page_remark(g, {name: report.origin}) for g in group_remarks(report.remarks, {name: report.origin})]
         return PageKernel(
             name,
@@ -114,10 +120,8 @@ class WayBuilder:
             count,
             count * report.flops,
             count * report.bytes,
-            count * launch_seconds(scheduled, machine, self.sizes) if machine else None,
-            count * roofline_seconds(scheduled, machine, sharing_threads(scheduled, self.sizes), self.sizes)
-            if machine
-            else None,
+            predicted,
+            roofline,
             self.seconds.get(name),
             kernel_origin_numbers(report.origin),
             remarks,
@@ -125,6 +129,7 @@ class WayBuilder:
             tile,
             self.statements(scheduled),
             dict(self.code(scheduled)),
+            gpu.facts if gpu else {},
         )
 
     def opaque_kernels(self, stages: Stages) -> Iterator[PageKernel]:
@@ -140,6 +145,14 @@ class WayBuilder:
             where, seconds = format_location(same[0].loc) if same else "", self.seconds.get(name)
             origins = sorted({o.loc.number for o in same if isinstance(o.loc, OriginLoc)})
             yield PageKernel(name, what, where, launches=launches, seconds=seconds, origins=origins)
+
+    @cached_property
+    def gpu_kernels(self) -> Mapping[str, GPUKernelReport]:
+        """The kernels as compiled for a GPU; none for a CPU."""
+        stages, target = self.recording.stages, self.recording.target
+        if stages is None or not isinstance(target, GPUTarget):
+            return {}
+        return {k.name: k for k in gpu_kernel_reports(stages.scheduled, target)}
 
     @cached_property
     def values(self) -> Mapping[str, Mapping[str, set[int]]]:

@@ -25,6 +25,16 @@ def test_blocks_beside_each_other_share_the_register_file() -> None:
         before=matmul(64, "4"),
         after=matmul(64, "4 max_registers 168"),
         remark="at most 168 registers, for 3 blocks on a multiprocessor",
+        machine=GPU(multiprocessors=1),
+    )
+
+
+def test_a_small_product_has_fewer_blocks_than_fit() -> None:
+    check_pass(
+        "gpu-registers",
+        before=matmul(64, "4"),
+        after=matmul(64, "4 max_registers 255"),
+        remark="at most 255 registers, for 1 blocks on a multiprocessor",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,13 @@ def test_ways_share_origins(compared_ways: Path) -> None:
     gpu = page["ways"][2]
     assert all(list(k["code"]) == ["triton"] and "@triton.jit" in k["code"]["triton"]["text"] for k in gpu["kernels"])
     assert gpu["seconds"] is None
-    assert gpu["ceilings"] is None
+    assert gpu["ceilings"]["flops"]["bf16 products"] > gpu["ceilings"]["flops"]["f32"]
+    assert all(k["predicted"] >= k["roofline"] > 0 for k in gpu["kernels"])
+    if find_spec("triton"):
+        assert all(
+            int(k["resources"]["registers"]) > 0 and k["resources"]["occupancy"].endswith("%") for k in gpu["kernels"]
+        )
+    assert all(not k["resources"] for k in page["ways"][0]["kernels"])
 
 
 @dataclass(frozen=True)
