@@ -46,3 +46,42 @@ def test_what_is_known_before_a_loop_is_known_inside() -> None:
 def test_calls_are_written_each_time() -> None:
     b = IRBuilder()
     assert b.intrinsic("i1", "f", ("i64", "%a")) != b.intrinsic("i1", "f", ("i64", "%a"))
+
+
+def test_index_arithmetic_goes_before_the_loop_that_does_not_change_it() -> None:
+    b = IRBuilder()
+
+    def inner(counter: str, carried: list[str]) -> list[str]:
+        scaled = b.emit("mul nsw i64 %a, 12", may_hoist=True)
+        address = b.emit(f"getelementptr float, ptr %p, i64 {scaled}", may_hoist=True)
+        b.emit(f"getelementptr float, ptr {address}, i64 {counter}", may_hoist=True)
+        return []
+
+    b.loop("0", "8", 1, [], lambda outer, carried: b.loop("0", "%n", 1, [], inner, may_be_empty=True))
+    assert [line.split(" = ")[-1].strip() for line in b.lines][:12] == [
+        "br label %loop1",
+        "loop1:",
+        "phi i64 [ 0, %entry ], [ %v13, %done5 ]",
+        "icmp slt i64 0, %n",
+        "mul nsw i64 %a, 12",
+        "getelementptr float, ptr %p, i64 %v8",
+        "br i1 %v6, label %loop4, label %done5",
+        "loop4:",
+        "phi i64 [ 0, %loop1 ], [ %v11, %loop4 ]",
+        "getelementptr float, ptr %v9, i64 %i7",
+        "add nsw i64 %i7, 1",
+        "icmp slt i64 %v11, %n",
+    ]
+
+
+def test_what_went_before_a_loop_belongs_to_the_loop_around() -> None:
+    b, inside = IRBuilder(), list[str]()
+
+    def outer(counter: str, carried: list[str]) -> list[str]:
+        b.loop("0", "8", 1, [], lambda k, c: inside.append(b.emit(f"mul nsw i64 {counter}, 2", may_hoist=True)) or [])
+        inside.append(b.emit(f"add nsw i64 {inside[0]}, 1", may_hoist=True))
+        return []
+
+    b.loop("0", "8", 1, [], outer)
+    head = next(k for k, line in enumerate(b.lines) if line.endswith(":"))
+    assert all(k > head for k, line in enumerate(b.lines) if line.strip().startswith(tuple(inside)))

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from compiler.codegen.llvm.builder import IRBuilder, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_cast
 from compiler.codegen.llvm.scope import LANE_VAR, Axis, CodegenScope, Coord, StorageBuffer
-from compiler.ir.symbolic.index_atoms import Atom, DynamicSize, FloorDiv, Min, Mod, constant_term, operands
-from compiler.ir.symbolic.index_expr import Dim, variables
+from compiler.ir.symbolic.index_atoms import Atom, DynamicSize, FloorDiv, Min, Mod, Monomial, constant_term, operands
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, variables
 from compiler.ir.types import boolean, i64
 
 PrefetchedLines: TypeAlias = list[tuple[str, int, Dim]]
@@ -45,12 +45,12 @@ class AddressEmitter(ABC):
             term = ""
             for atom in mono:
                 factor = self._emit_atom(atom, coord, lane)
-                term = factor if not term else self.b.emit(f"mul nsw {ty} {term}, {factor}")
+                term = factor if not term else self.b.emit(f"mul nsw {ty} {term}, {factor}", may_hoist=not lanes)
             if not term:
                 term = constant(coef)
             elif coef != 1:
-                term = self.b.emit(f"mul nsw {ty} {term}, {constant(coef)}")
-            total = term if not total else self.b.emit(f"add nsw {ty} {total}, {term}")
+                term = self.b.emit(f"mul nsw {ty} {term}, {constant(coef)}", may_hoist=not lanes)
+            total = term if not total else self.b.emit(f"add nsw {ty} {total}, {term}", may_hoist=not lanes)
         return total
 
     def _emit_atom(self, atom: Atom, coord: Coord, lane: Axis | None) -> str:
@@ -95,21 +95,34 @@ class AddressEmitter(ABC):
     def emit_pointer(self, buffer: StorageBuffer, offset: Dim, coord: Coord, gep_flags: str = "inbounds") -> str:
         """Emit the address of element `offset`, a resolved index without lanes.
 
-        The constant term is added last, so that instruction selection folds it into the addressing mode.
+        What the innermost loop does not change is added before it, because LLVM hoists no address where it expects to run out
+        of registers.  The constant term is added last, so that instruction selection folds it into the addressing mode.
         """
         constant = constant_term(offset)
         variable = offset - constant
         element, base = memory_type(buffer.type.dtype), buffer.pointer
-        if variable != 0:
+        if isinstance(variable, IndexExpr):
             names = sorted(variables(variable))
             coords = tuple(coord[v[:-1]] for v in names if v.endswith("@"))
             bound = tuple(tuple(coord[a] for a in self.scope.values[v].axes) for v in names if v in self.scope.values)
             key = ("pointer", base, variable, coords, bound)
             if key not in self.memo:
-                index = self.emit_resolved_index(variable, coord, None)
-                self.memo[key] = self.b.emit(f"getelementptr inbounds {element}, ptr {base}, i64 {index}")
+                parts = self._split_invariant(variable, coord)
+                flags = " inbounds" if len(parts) == 1 else ""  # a part alone may lead out of the buffer
+                for part in parts:
+                    index = self.emit_resolved_index(part, coord, None)
+                    base = self.b.emit(f"getelementptr{flags} {element}, ptr {base}, i64 {index}", may_hoist=True)
+                self.memo[key] = base
             base = self.memo[key]
         return self.b.emit(f"getelementptr {gep_flags} {element}, ptr {base}, i64 {constant}") if constant else base
+
+    def _split_invariant(self, index: IndexExpr, coord: Coord) -> list[IndexExpr]:
+        """Return the sum of the terms that the innermost loop does not change, and that of the others; none that is empty."""
+        parts: dict[bool, list[tuple[Monomial, int]]] = {True: [], False: []}
+        for term in index.terms:
+            value = self.emit_resolved_index(IndexExpr((term,)), coord, None)
+            parts[self.b.is_invariant(value)].append(term)
+        return [IndexExpr(tuple(terms)) for terms in parts.values() if terms]
 
 
 def size_param_name(s: DynamicSize) -> str:

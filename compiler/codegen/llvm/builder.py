@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,17 @@ def first_lanes_mask(count: int, lanes: int) -> str:
     return "<" + ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(lanes)) + ">"
 
 
+SSA_NAME = re.compile(r"%[\w.]+")
+
+
+@dataclass
+class LoopBody:
+    """The lines of a loop under construction, or of what is outside all loops, and the names that they define."""
+
+    lines: list[str] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+
+
 @dataclass
 class IRBuilder:
     """Builder of one function's body.  `label` is the current basic block, for phis.
@@ -63,7 +75,7 @@ class IRBuilder:
     Repeated instructions are value-numbered: `emit` returns the name of an equal instruction that dominates this point.
     """
 
-    lines: list[str] = field(default_factory=list)
+    open_loops: list[LoopBody] = field(default_factory=lambda: [LoopBody()])  # what is outside all loops comes first
     label: str = "entry"
     declarations: set[str] = field(default_factory=set)
     allocas: list[str] = field(default_factory=list)
@@ -73,6 +85,11 @@ class IRBuilder:
     scope: int = 0
     line: int = 0
     _count: int = 0
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the innermost loop so far."""
+        return self.open_loops[-1].lines
 
     def fresh_name(self, hint: str = "v") -> str:
         """Return a new SSA name."""
@@ -91,16 +108,25 @@ class IRBuilder:
         yield
         self.line = outer
 
-    def emit(self, text: str) -> str:
-        """Emit `%name = text` unless an equal instruction is available; return its name."""
+    def emit(self, text: str, may_hoist: bool = False) -> str:
+        """Emit `%name = text` unless an equal instruction is available; return its name.
+
+        With `may_hoist` it is emitted before the innermost loop if the loop does not change its operands; it must not trap.
+        """
         available = self.available_loads if text.startswith("load") else self.available_values
         if text in available:
             return available[text]
-        name = self.fresh_name()
-        self.lines.append(f"  {name} = {text}{self.location}")
+        hoists = may_hoist and len(self.open_loops) > 1 and self.is_invariant(text)
+        name, body = self.fresh_name(), self.open_loops[-2 if hoists else -1]
+        body.lines.append(f"  {name} = {text}{self.location}")
+        body.names.add(name)
         if not text.startswith(("call", "phi")):
             available[text] = name
         return name
+
+    def is_invariant(self, text: str) -> bool:
+        """Return True if the innermost loop changes no operand of `text`, an instruction or a value."""
+        return self.open_loops[-1].names.isdisjoint(SSA_NAME.findall(text))
 
     def emit_void(self, text: str) -> None:
         """Emit an instruction without a result: a store, a call or a branch."""
@@ -163,9 +189,9 @@ class IRBuilder:
         preheader, available = self.label, dict(self.available_values)
         if may_be_empty:
             test = self.emit(f"icmp slt i64 {start}, {stop}")
-            self.emit_void(f"br i1 {test}, label %{head}, label %{done}")
+            entry = f"br i1 {test}, label %{head}, label %{done}"
         else:
-            self.emit_void(f"br label %{head}")
+            entry = f"br label %{head}"
         counter = self.fresh_name("i")
         phis = [counter, *(self.fresh_name("c") for _ in carried)]
 
@@ -175,7 +201,7 @@ class IRBuilder:
             return self.emit(f"icmp slt i64 {following}, {stop}"), [following, *results]
 
         initial = dict(zip(phis, [("i64", start), *carried], strict=True))
-        (_, *results), latch = self._repeat(head, done, preheader, initial, iteration)
+        (_, *results), latch = self._repeat(head, done, entry, initial, iteration)
         if not may_be_empty:
             return results
         self.available_values = available
@@ -207,33 +233,36 @@ class IRBuilder:
         `carried` holds the type and initial value of each carried value.  `body` takes the current values and returns the flag
         and the new values.
         """
-        head, done, preheader = self.fresh_name("loop")[1:], self.fresh_name("done")[1:], self.label
+        head, done = self.fresh_name("loop")[1:], self.fresh_name("done")[1:]
         phis = [self.fresh_name("c") for _ in carried]
-        self.emit_void(f"br label %{head}")
-        return self._repeat(head, done, preheader, dict(zip(phis, carried, strict=True)), lambda: body(phis))[0]
+        initial = dict(zip(phis, carried, strict=True))
+        return self._repeat(head, done, f"br label %{head}", initial, lambda: body(phis))[0]
 
     def _repeat(
         self,
         head: str,
         done: str,
-        preheader: str,
+        entry: str,
         phis: Mapping[str, tuple[str, str]],
         iteration: Callable[[], tuple[str, list[str]]],
     ) -> tuple[list[str], str]:
-        """Emit block `head`, entered from `preheader`, while the flag that `iteration` returns is set; go on in block `done`.
+        """Emit block `head`, entered by the branch `entry`, while the flag that `iteration` returns is set; go on in block `done`.
 
         `phis` holds the type and initial value of each carried value; `iteration` also returns their new values.  Return the
         final values, and the label of the block that jumps back.
         """
-        self.block(head)
-        phi_line = len(self.lines)
+        preheader = self.label
+        self.available_loads.clear()
+        self.open_loops.append(LoopBody(names=set(phis)))
+        self.label = head
         more, results = iteration()
-        latch = self.label
-        rows = zip(phis.items(), results, strict=True)
-        self.lines[phi_line:phi_line] = [
-            f"  {phi} = phi {ty} [ {init}, %{preheader} ], [ {new}, %{latch} ]{self.location}"
-            for (phi, (ty, init)), new in rows
-        ]
+        body, latch = self.open_loops.pop(), self.label
+        self.emit_void(entry)
+        self.block(head)
+        for (phi, (ty, init)), new in zip(phis.items(), results, strict=True):
+            self.lines.append(f"  {phi} = phi {ty} [ {init}, %{preheader} ], [ {new}, %{latch} ]{self.location}")
+        self.lines.extend(body.lines)
+        self.open_loops[-1].names |= body.names
         self.emit_void(f"br i1 {more}, label %{head}, label %{done}")
         self.block(done)
         return results, latch
