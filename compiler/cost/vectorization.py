@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 
 from compiler.analysis.accesses import Access, Accesses
+from compiler.analysis.scanned_rows import is_scan_of_rows
 from compiler.cost.contraction import ContractionProblem, best_tiles
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved
@@ -88,6 +89,8 @@ def _access_cost(
         each = machine.transpose_cost + lanes / min(lanes, length)
         if aliased and a.is_store and length * element_bytes % CACHE_LINE_BYTES:
             each += machine.aliased_transpose_cost * lanes
+    elif any(table.stride(a, r.var) == 1 and is_scan_of_rows(table, table.loops[r.var][1], lanes) for r in a.loops):
+        each = machine.transpose_cost + 1  # by the pass transpose-scans
     elif a.is_store:
         return a.execution_count * (machine.aliased_scatter_cost if aliased else machine.scatter_cost)
     else:
