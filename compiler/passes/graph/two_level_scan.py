@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isqrt
 
+from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
@@ -30,8 +31,9 @@ class TwoLevelScan(GraphPass):
     %y = cumsum %x {dim=0}
     ->  %b = reshape %x   %t = sum %b   %s = cumsum %t {exclusive=true}   %c = cumsum %b   %y = add %c, %s
 
-    Applies to at most `max_rows` rows of at least `min_length` elements that blocks of about `block_size` divide.  It
-    reads each element twice, but gives threads and registers several independent chains.
+    Applies to at most `max_rows` rows of at least `min_length` elements that blocks of about `block_size` divide, or shorter
+    ones so that each thread has a block for every lane.  It reads each element twice, but gives threads and lanes independent
+    chains.
     """
 
     name = "two-level-scan"
@@ -42,14 +44,14 @@ class TwoLevelScan(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             new = n.with_operands(operands)
-            size = self.block_length(new)
+            size = self.block_length(new, context.machine)
             if size is None or not context.may_apply(self, f"two-level scan, blocks of {size}", n):
                 return new
             return replace(two_level_scan(new, size), name=n.name)
 
-        return ir.map_nodes(rule) if any(self.block_length(n) for n in ir.nodes) else ir
+        return ir.map_nodes(rule) if any(self.block_length(n, context.machine) for n in ir.nodes) else ir
 
-    def block_length(self, n: Node) -> int | None:
+    def block_length(self, n: Node, machine: Machine) -> int | None:
         """Return the block length for scan `n` in elements, or None to leave it as it is."""
         if not isinstance(n.structure, Scan) or not n.structure.combine:
             return None
@@ -62,7 +64,8 @@ class TwoLevelScan(GraphPass):
         candidates = [
             d for d in divisors if max(2, self.block_size // 8) <= d <= self.block_size * 2 and d * 4 <= extent
         ]
-        return max(candidates, default=None)
+        chains = machine.threads * machine.lanes(n.dtype.bits)
+        return max((d for d in candidates if d * chains <= extent), default=min(candidates, default=None))
 
 
 def two_level_scan(n: Node, size: int) -> Node:
