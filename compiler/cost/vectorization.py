@@ -22,7 +22,7 @@ from compiler.ir.symbolic.affine import coefficient, contiguous_width
 from compiler.ir.symbolic.index_expr import Dim, product, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, dim_hint
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, dim_hint
 from compiler.ir.types import DType
 
 
@@ -64,7 +64,7 @@ def _loop_score(table: Accesses, v: str, lanes: int, machine: Machine, packed: C
             saved += calls * (count - count // extent * -(-extent // lanes))
     if isinstance(stmt, Reduce):  # the lanes are combined at the end
         cost = machine.contraction_combine_ops if is_contraction(stmt) else machine.combine_ops
-        saved -= tile.iteration_count_hint(around) * cost
+        saved -= tile.iteration_count_hint(x for x in around if x not in stmt.ranges) * cost
     return int(saved)
 
 
@@ -117,7 +117,7 @@ def transpose_loops(table: Accesses, a: Access, v: str, lanes: int) -> tuple[Ran
 
     def loop_with_stride(stride: Dim) -> Range | None:
         loops = (r for r in a.loops if r.var in free and table.stride(a, r.var) == stride)
-        loops = (r for r in loops if table.has_constant_strides(r.var))
+        loops = (r for r in loops if table.has_constant_strides(r.var) and isinstance(table.loops[r.var][1], For))
         return next((r for r in loops if not (sums := table.reductions(r.var)) or any(map(is_contraction, sums))), None)
 
     inner = loop_with_stride(1)

@@ -261,12 +261,13 @@ class GroupSearch:
         return producers
 
     def is_cheap_to_recompute(self, n: Node) -> bool:
-        """Return True if recomputing `n` in each user reads no more bytes than its result has."""
+        """Return True if recomputing `n` in each user reads no more bytes than its result has, besides what is broadcast from cache."""
         if is_view(n.structure, n) or is_cheap_index_expr(n):
             return True
         if not isinstance(n.structure, (Elementwise, IndexMap)):
             return not n.operands and not isinstance(n.structure, Reduction)
-        read = sum(hinted_bytes(o) for o in n.operands if scalar_value(o) is None)
+        sizes = [hinted_bytes(o) for o in n.operands if scalar_value(o) is None]
+        read = sum(s for s in sizes if s >= hinted_bytes(n) or s > self.context.machine.l1)
         return read <= hinted_bytes(n) and (not isinstance(n.structure, Elementwise) or elementwise_cost(n) <= 2)
 
     def is_unpacked_constant(self, n: Node) -> bool:

@@ -11,7 +11,7 @@ from compiler.testing.checks import check_equivalent, check_pass
 
 def test_a_long_row_is_scanned_in_blocks() -> None:
     check_pass(
-        "two-level-scan{min-length=16,block-size=4}",
+        "two-level-scan{min-length=17,block-size=4}",
         before="graph(%x: f64[64]) { %y = cumsum %x {dim=0} return %y }",
         after="""graph(%x: f64[64]) {
           %reshape_0: f64[16, 4] = reshape %x {shape=[16, 4]}
