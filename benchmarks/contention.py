@@ -1,7 +1,7 @@
 """Calls beside other load: `python -m benchmarks contention ResNet --peers OpenVINO --threads 2`.
 
 Ours and each peer run in processes of their own, which wait while another has its turn.  In each turn, processes that compute
-all the time, a second process with the same model, or a CPU quota take CPUs away.
+all the time, a second process with the same model, or a CPU quota take CPUs away, or operators of PyTorch run between calls.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ ROUNDS, TURN_SECONDS, WARM_UP_SECONDS = 4, 0.6, 0.1
 
 CALLS, MOST_ROUNDS = 200, 12
 """Turns go on until each competitor has made this many calls, so that a 99th percentile is not the slowest call alone, or has had so many turns."""
+
+OPERATOR_ELEMENTS = 1 << 18
+"""Size of the tensor of the operators between calls: enough for PyTorch to use all its threads."""
 
 CGROUP = Path("/sys/fs/cgroup/cpu") if Path("/sys/fs/cgroup/cpu").exists() else Path("/sys/fs/cgroup")
 """Control group under which groups with a quota are made."""
@@ -94,9 +97,9 @@ class Competitor:
         self.process = context.Process(target=compete, args=(child, model, peer, threads), daemon=True)
         self.process.start()
 
-    def begin(self, seconds: float) -> None:
-        """Start to call for `seconds` seconds."""
-        self.pipe.send(seconds)
+    def begin(self, seconds: float, operator: bool = False) -> None:
+        """Start to call for `seconds` seconds; run an operator of PyTorch before each call, which is not measured, if `operator`."""
+        self.pipe.send((seconds, operator))
 
     def finish(self) -> list[float]:
         """Wait, and return the seconds of each call."""
@@ -122,12 +125,16 @@ def compete(pipe: Connection, model: str, peer: str, threads: int) -> None:
             return
         call = ready[0].call
     pipe.send(True)
+    x = torch.randn(OPERATOR_ELEMENTS)
     with torch.no_grad():
         while True:
-            seconds = pipe.recv()
+            seconds, operator = pipe.recv()
             end, times = time.perf_counter() + seconds, list[float]()
             counted_from = end - seconds + min(WARM_UP_SECONDS, seconds / 4)
-            while (start := time.perf_counter()) < end or not times:
+            while time.perf_counter() < end or not times:
+                if operator:
+                    torch.relu(x)
+                start = time.perf_counter()
                 call()
                 if start >= counted_from or time.perf_counter() >= end:
                     times.append(time.perf_counter() - start)
@@ -169,11 +176,12 @@ def quota(cpus: float, competitor: Competitor) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Condition:
-    """What runs beside a competitor; `copies` of it run at the same time."""
+    """What runs beside a competitor; `copies` of it run at the same time.  An `operator` of PyTorch runs before each call."""
 
     name: str
     load: Callable[[Competitor], AbstractContextManager[None]]
     copies: int = 1
+    operator: bool = False
 
 
 CONDITIONS = (
@@ -181,6 +189,7 @@ CONDITIONS = (
     *(Condition(f"{n} busy", partial(busy_processes, n)) for n in (1, 2, 4)),
     Condition("a copy", partial(busy_processes, 0), copies=2),
     Condition("quota of 1 CPU", partial(quota, 1)),
+    Condition("operators", partial(busy_processes, 0), operator=True),
 )
 
 
@@ -235,7 +244,7 @@ def measure(
             try:
                 with condition.load(pair[0]):
                     for c in running:
-                        c.begin(seconds)
+                        c.begin(seconds, condition.operator)
                     for c in running:
                         times.setdefault(c.peer, []).extend(c.finish())
             except OSError as failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from compiler.errors import ArgumentError, OptionError, PassError, TargetError, 
 from compiler.ir.tile.kernel import Kernel, map_ranges
 from compiler.options import as_options
 from compiler.passes.base import PASSES, Context, TilePass
+from compiler.tools.cli import main
 from tests.python_server import PythonServer
 
 SAVE = """import sys, torch
@@ -63,7 +65,9 @@ class UnevenTiles(TilePass):
         return ir.with_body(map_ranges(ir.body, lambda r, _: r.with_(tile=self.size)))
 
 
-def test_a_partial_tile_names_kernel_loop_and_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_tile_names_kernel_loop_and_pass(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(PASSES, "test-uneven-tiles", UnevenTiles)
     options = {"cache": "", "target": "x86-64-v3", "tile_passes": "vectorize,test-uneven-tiles{size=6},parallelize"}
     with pytest.raises(
@@ -74,6 +78,10 @@ def test_a_partial_tile_names_kernel_loop_and_pass(monkeypatch: pytest.MonkeyPat
     text = Path(raised.value.reproducer).read_text()
     assert "-p 'vectorize,test-uneven-tiles{size=6},parallelize'" in text
     assert "kernel @relu_0(" in text
+    command = shlex.split(str(raised.value).partition("to repeat: ")[2])
+    assert command[5:] == ["--load", __name__, "--target", "x86-64-v3", "--emit"]
+    assert main(command[1:]) == 1
+    assert "tile 6 is partial" in " ".join(capsys.readouterr().err.split())
 
 
 def test_dynamic_kernels_are_tuned_for_their_hints(monkeypatch: pytest.MonkeyPatch) -> None:

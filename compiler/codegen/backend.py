@@ -15,7 +15,7 @@ from typing import Any
 import compiler.codegen
 from compiler.codegen.listing import Listing
 from compiler.cost.machine import read_machine, shipped_machine, shipped_names
-from compiler.errors import TargetError, did_you_mean
+from compiler.errors import ArgumentError, TargetError, did_you_mean
 from compiler.ir.tile.kernel import Kernel
 from compiler.options import Options
 from compiler.target import Target
@@ -128,3 +128,11 @@ def target_by_name(name: str, machine: str = "") -> Target:
 def backend_of(target: Target) -> Backend:
     """Return the backend that makes code for `target`."""
     return backends()[target.backend]
+
+
+def code_text(kernel: Kernel, stage: str, target: Target) -> str:
+    """Return the code of a scheduled kernel at a stage of code generation ("" is the last); ArgumentError if there is none."""
+    listings = backend_of(target).listings
+    if stage and stage not in listings:
+        raise ArgumentError(f"there is no stage {stage!r}; choose one of {', '.join(listings)}")
+    return listings[stage or list(listings)[-1]](kernel, target).text

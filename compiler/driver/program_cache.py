@@ -83,6 +83,8 @@ def plugin_sources() -> list[str | None]:
     """Return digests of the loaded modules of packages that declare passes or ops, None for one without a file."""
     rules = (f for op in OPS.values() for f in (op.type_rule, *vars(op.structure).values()) if callable(f))
     packages = {f.__module__.split(".")[0] for f in (*PASSES.values(), *rules)} - {compiler.__name__}
+    if not packages:
+        return []
     modules = [m for name, m in sorted(sys.modules.items()) if name.split(".")[0] in packages]
     files = [getattr(m, "__file__", None) for m in modules]
     return [hashlib.sha256(Path(f).read_bytes()).hexdigest() if f else None for f in files]

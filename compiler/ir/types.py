@@ -337,6 +337,17 @@ class TensorType:
         margin = {d.dim: d.margin_before for d in self.layout.physical_dims if not d.is_inner} if self.layout else {}
         return tuple(slice(margin.get(d, 0), margin.get(d, 0) + n) for d, n in enumerate(self.shape))
 
+    @property
+    def parent(self) -> TensorType:
+        """The type of the array whose shape includes the margins; the type itself without any."""
+        if self.layout is None or all(not (d.margin_before or d.margin_after) for d in self.layout.physical_dims):
+            return self
+        shape = list(self.shape)
+        for d in self.layout.physical_dims:
+            shape[d.dim] = shape[d.dim] + d.margin_before + d.margin_after
+        plain = (replace(d, margin_before=0, margin_after=0) for d in self.layout.physical_dims)
+        return replace(self, shape=tuple(shape), layout=Layout(tuple(plain)))
+
     def is_subview_of(self, parent: TensorType) -> bool:
         """Return True if the tensor is `parent` or a box inside it, or those in packed elements."""
         if self.dtype.element and self != parent:

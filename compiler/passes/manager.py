@@ -89,7 +89,7 @@ def schedule_kernel(
             if isinstance(error, PartialTileError) and (name := last_pass_to_make(error.loop, kernel, passes, context)):
                 why += f", here {name}"
             message = f"no code can be generated for @{kernel.name} after the passes {text}: {why}"
-            raise with_reproducer(PassError(message), kernel, text) from error
+            raise with_reproducer(PassError(message), kernel, passes, context, emit=True) from error
     return scheduled
 
 
@@ -115,7 +115,7 @@ def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence
         try:
             ir = run_pass(pass_, ir, context, instruments, where)
         except PassError as error:
-            raise with_reproducer(error, ir, str(pass_)) from error.__cause__
+            raise with_reproducer(error, ir, (pass_,), context) from error.__cause__
     return ir
 
 
@@ -141,11 +141,11 @@ def describe_error(error: Exception) -> str:
     return str(error) if isinstance(error, TilewrightError) else f"{type(error).__name__}: {error}"
 
 
-def with_reproducer(error: PassError, ir: IR, passes: str) -> PassError:
-    """Return `error` with the file of the IR before `passes`, unless a pass inside has named one."""
+def with_reproducer(error: PassError, ir: IR, passes: Pipeline, context: Context, emit: bool = False) -> PassError:
+    """Return `error` with the file of the IR before `passes`, unless a pass inside has named one; `emit` if it comes after them."""
     if error.reproducer:
         return error
-    file, command = write_reproducer(ir, passes)
+    file, command = write_reproducer(ir, passes, context.target_name, emit)
     new = PassError(f"{error}\nthe IR before it is in {file}; to repeat: {command}")
     new.reproducer = file
     return new

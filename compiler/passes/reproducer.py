@@ -10,9 +10,12 @@ from hashlib import sha256
 from math import prod
 from pathlib import Path
 
+import compiler
 from compiler.ir.graph.graph import Graph
 from compiler.ir.text.ir_text import AnyIR, print_ir
 from compiler.ir.tile.kernel import Kernel
+from compiler.passes.base import PASSES
+from compiler.passes.pipeline_text import Pipeline, print_pipeline
 
 FOLDER = Path(tempfile.gettempdir())
 """Where reproducers are written."""
@@ -21,15 +24,28 @@ MAX_ELEMENTS = 1 << 20
 """Elements of constants up to which a reproducer holds them."""
 
 
-def write_reproducer(ir: AnyIR, passes: str) -> tuple[str, str]:
-    """Write IR to a file in FOLDER, the same for the same failure; return its name, and the command that runs `passes` on it."""
+def write_reproducer(ir: AnyIR, passes: Pipeline, target: str, emit: bool = False) -> tuple[str, str]:
+    """Write IR to a file in FOLDER, the same for the same failure; return its name, and the command that runs `passes` on it.
+
+    The command loads the plugins that declare the passes, and generates code if `emit`.
+    """
     text, name = print_ir(ir, full=_constant_elements(ir) <= MAX_ELEMENTS), re.sub(r"\W+", "_", ir.name)
-    digest = sha256(f"{passes}\n{text}".encode()).hexdigest()
+    options = ["-p", print_pipeline(passes), *_load_options(passes)]
+    options += ["--target", target] if target != "host" else []
+    options += ["--emit"] if emit else ["--verify", "--check"]
+    digest = sha256(f"{options}\n{text}".encode()).hexdigest()
     file = FOLDER / f"tilewright-{name}-{digest[:12]}.ir"
-    command = shlex.join(["tilewright", "opt", str(file), "-p", passes, "--verify", "--check"])
+    command = shlex.join(["tilewright", "opt", str(file), *options])
     with suppress(FileExistsError), file.open("x", encoding="utf-8") as new:
         new.write(f"# {command}\n{text}\n")
     return str(file), command
+
+
+def _load_options(passes: Pipeline) -> list[str]:
+    """Return the options that load the modules outside the compiler in which `passes` are declared."""
+    modules = {getattr(PASSES.get(p.name), "__module__", compiler.__name__) for p in passes}
+    outside = sorted(m for m in modules if m.split(".")[0] not in (compiler.__name__, "__main__"))
+    return [word for module in outside for word in ("--load", module)]
 
 
 def _constant_elements(ir: AnyIR) -> int:

@@ -43,11 +43,18 @@ measured:
   %now = call i64 @ticks()
   %is_trial = call i1 @is_slower(ptr %history)
   %is_trial_alone = and i1 %is_alone, %is_trial
-  br i1 %is_trial_alone, label %trial, label %begun
+  br i1 %is_trial_alone, label %trial, label %no_trial
+
+no_trial:
+  br i1 %is_alone, label %begun, label %shared
+
+shared:
+  call void @borrow_workers(i64 %team, i64 %now)
+  br label %begun
 
 trial:
-  %shared = call i64 @mean_cost(ptr %history, i64 0)
-  %deadline = add i64 %now, %shared
+  %usual = call i64 @mean_cost(ptr %history, i64 0)
+  %deadline = add i64 %now, %usual
   %limit = sub i64 0, %deadline
   store i64 %limit, ptr %threads
   br label %begun
@@ -62,8 +69,9 @@ other:
 ; End a call of a program, and the window if it is full, or if it is a trial that is lost.
 define void @tilewright_end_call(ptr %history, i64 %start) {
 entry:
-  %before = atomicrmw sub ptr @calls, i32 1 monotonic
   %is_measured = icmp ne i64 %start, 0
+  call void @return_workers(i1 %is_measured)
+  %before = atomicrmw sub ptr @calls, i32 1 monotonic
   br i1 %is_measured, label %measured, label %done
 
 measured:

@@ -64,7 +64,7 @@ class NativeKernel:
     """A compiled kernel; `native(arrays)` runs it on an array for each parameter and returns its out and inout buffers.
 
     Arrays have the logical shape of their parameter, in `dtype.numpy`.  Dynamic sizes have the values `sizes`, by default
-    their hints.  VerifyError for parameters with a layout that only a program can lay out.
+    their hints.  Margins of a parameter hold zeros.
     """
 
     def __init__(self, kernel: Kernel, target: CPUTarget, sizes: Mapping[str, int] | None = None) -> None:
@@ -78,7 +78,7 @@ class NativeKernel:
         if frame[STATUS]:
             raise IndexError(f"@{self.kernel.name}: an index is out of range")
         written = ((p, b) for p, b in zip(self.kernel.params, buffers, strict=True) if p.role in ("out", "inout"))
-        return [to_interpreter_array(unpack(b, t := self.type_of(p)), t.dtype) for p, b in written]
+        return [_logical_array(b, self.type_of(p)) for p, b in written]
 
     def bind(self, arrays: Sequence[Array]) -> Callable[[], object]:
         """Return a function that runs the kernel on copies of `arrays`."""
@@ -95,12 +95,20 @@ class NativeKernel:
             t = self.type_of(p)
             array = poisoned_array(t) if p.role in ("out", "scratch") else given
             packed = array if array.dtype == t.dtype.numpy else pack_elements(array, t)
-            buffers.append(aligned_copy(pack_aligned(np.ascontiguousarray(to_storage(packed, t.dtype)), t)))
+            whole = packed if t.parent == t else np.zeros(t.parent.static_shape(), packed.dtype)
+            if whole is not packed:
+                whole[t.subview_slices()] = packed
+            buffers.append(aligned_copy(pack_aligned(np.ascontiguousarray(to_storage(whole, t.dtype)), t.parent)))
         return buffers
 
     def _call(self, buffers: Sequence[Array], frame: Any) -> Callable[[], object]:
         """Return the call of the kernel on these buffers, which it keeps alive."""
         return partial(_call_on, self._run, [b.ctypes.data for b in buffers], frame, buffers)
+
+
+def _logical_array(buffer: Array, type: TensorType) -> Array:
+    """Return the array of `type`'s shape that a buffer holds, inside its margins."""
+    return to_interpreter_array(unpack(buffer, type.parent)[type.subview_slices()], type.dtype)
 
 
 def _call_on(run: RunKernel, addresses: Sequence[int], frame: Any, owners: object) -> None:

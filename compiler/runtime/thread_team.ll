@@ -27,6 +27,8 @@
 @lock       = internal global i32 0, align 128   ; 1 while a region runs
 @calls      = internal global i32 0, align 128   ; calls of programs under way
 @sleepers   = internal global i32 0, align 128   ; workers that sleep, or are about to
+@borrowed   = internal global i32 0, align 128   ; OpenMP's workers that take part (openmp_workers.ll)
+@borrowing  = internal global i32 0, align 128   ; 1 during a call in which they do
 @stopping   = internal global i32 0, align 4     ; 1 when workers must return
 @counters   = internal global [256 x %counter] zeroinitializer, align 128
 
@@ -34,7 +36,7 @@
 @preemptions = internal global i64 0, align 128
 
 ; Parameters, set by Python (see threads.py).
-@tilewright_team = global { i64, i64, i64, i64, i64, i64, i64, i64 } zeroinitializer, align 128
+@tilewright_team = global [10 x i64] zeroinitializer, align 128
 
 define internal i64 @parameter(i64 %k) {
   %p = getelementptr i64, ptr @tilewright_team, i64 %k
@@ -95,7 +97,10 @@ publish:
   store atomic i64 %state, ptr @region seq_cst, align 8
   %sleepers = load atomic i32, ptr @sleepers seq_cst, align 4
   %any_asleep = icmp sgt i32 %sleepers, 0
-  br i1 %any_asleep, label %wake, label %work
+  %borrowed = load atomic i32, ptr @borrowed monotonic, align 4
+  %none_borrowed = icmp sle i32 %borrowed, 0
+  %needed = and i1 %any_asleep, %none_borrowed
+  br i1 %needed, label %wake, label %work
 
 wake:
   call void @wake_workers(i64 %team)
@@ -136,13 +141,19 @@ wait:
   br i1 %was_preempted, label %count, label %release
 
 count:
-  %preemptions = load atomic i64, ptr @preemptions monotonic, align 8
-  %more_preemptions = add i64 %preemptions, 1
-  store atomic i64 %more_preemptions, ptr @preemptions monotonic, align 8
+  call void @count_preemption()
   br label %release
 
 release:
   store atomic i32 0, ptr @lock release, align 4
+  ret void
+}
+
+; Count a wait for a worker that was put aside.
+define internal void @count_preemption() {
+  %preemptions = load atomic i64, ptr @preemptions monotonic, align 8
+  %more_preemptions = add i64 %preemptions, 1
+  store atomic i64 %more_preemptions, ptr @preemptions monotonic, align 8
   ret void
 }
 
@@ -295,7 +306,10 @@ next:
 look:
   %parts_high = lshr i64 %state, 8
   %parts = and i64 %parts_high, 255
-  %takes_part = icmp ult i64 %index, %parts
+  %is_within = icmp ult i64 %index, %parts
+  %borrowed = load atomic i32, ptr @borrowed monotonic, align 4
+  %is_needed = icmp sle i32 %borrowed, 0
+  %takes_part = and i1 %is_within, %is_needed
   br i1 %takes_part, label %take_part, label %next
 
 take_part:
@@ -461,6 +475,9 @@ define void @tilewright_reset_team() {
   store atomic i32 0, ptr @sleepers seq_cst, align 4
   store atomic i32 0, ptr @calls seq_cst, align 4
   store atomic i32 0, ptr @lock seq_cst, align 4
+  store atomic i32 0, ptr @borrowing seq_cst, align 4
+  store atomic i32 0, ptr @borrowed seq_cst, align 4
+  call void @stop_lending()
   ret void
 }
 

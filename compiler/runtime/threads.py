@@ -1,7 +1,7 @@
 """Threads of kernels: a team of native worker threads, shared by all programs of the process.
 
 The protocol is in thread_team.ll: workers share the chunks of a kernel with the thread that calls it.  Which calls are shared
-beside other processes is decided in call_history.ll.  This module links both, starts and stops the workers, and says how many
+beside other processes is decided in call_history.ll, and by whose workers in openmp_workers.ll.  This module links both, starts and stops the workers, and says how many
 threads a call may use.  A forked child starts workers of its own.
 """
 
@@ -28,6 +28,7 @@ from compiler.options import Options
 from compiler.runtime.cache import object_cache_for, object_key
 from compiler.runtime.cpu_limits import available_cpus
 from compiler.runtime.loader import link_objects, symbol_address
+from compiler.runtime.openmp import openmp_functions, openmp_workers
 
 MAX_THREADS = 255
 """Most threads of a team: the protocol numbers parts with 8 bits."""
@@ -56,6 +57,8 @@ class SharingPolicy:
     `window`: time over which calls with and without the team are compared.
     `shortest_interval`, `longest_interval`: time between two trials of what took longer; doubles while it still does.  Trials
     alone wait for so much time of calls, trials of the team for so much time of the clock.
+    `openmp_spin`: time for which OpenMP's workers watch for work, at most.
+    `longest_run`: time of calls with OpenMP's workers until it is tried whether these fall asleep.
     """
 
     chunks_per_thread: int = 4
@@ -65,6 +68,8 @@ class SharingPolicy:
     window: float = 50_000
     shortest_interval: float = 400_000
     longest_interval: float = 3_200_000
+    openmp_spin: float = 20_000
+    longest_run: float = 1_000_000
 
 
 POLICY = SharingPolicy()
@@ -75,7 +80,9 @@ class ThreadTeam:
 
     def __init__(self) -> None:
         self.library = link_objects(
-            [team_object(CLOCKS[machine()])], [*KERNEL_FUNCTIONS, *CONTROL_FUNCTIONS], system_functions()
+            [team_object(CLOCKS[machine()], openmp_workers())],
+            [*KERNEL_FUNCTIONS, *CONTROL_FUNCTIONS],
+            system_functions(),
         )
         self.table = (ctypes.c_int64 * (1 + len(fields(SharingPolicy)))).from_address(self.library["tilewright_team"])
         self.workers: list[ctypes.c_void_p] = []
@@ -218,14 +225,14 @@ def machine() -> str:
     return {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
 
 
-def team_object(clock: str) -> bytes:
-    """Return the object file of the team's functions; `clock` is LLVM IR text, see `CLOCKS`."""
+def team_object(clock: str, openmp: str) -> bytes:
+    """Return the object file of the team's functions; `clock` (see `CLOCKS`) and `openmp` are LLVM IR text."""
     protocol, history = (
         files("compiler.runtime").joinpath(f"{name}.ll").read_text() for name in ("thread_team", "call_history")
     )
     sleep = FUTEX.format(number=FUTEX_NUMBERS[machine()]) if sys.platform == "linux" else POLLING
     target, cache = host_target(), object_cache_for(Options())
-    text = f'target triple = "{target.triple}"\n{protocol}{history}{clock}{sleep}'
+    text = f'target triple = "{target.triple}"\n{protocol}{history}{openmp}{clock}{sleep}'
     key = object_key(text, target)
     if (code := cache.get(key)) is None:
         cache.put(key, code := emit_object(text, target))
@@ -235,4 +242,4 @@ def team_object(clock: str) -> bytes:
 def system_functions() -> Mapping[str, int]:
     """Return the addresses of the functions that the team calls, by name."""
     name = "syscall" if sys.platform == "linux" else "usleep"
-    return {name: symbol_address(ctypes.CDLL(None), name)}
+    return {name: symbol_address(ctypes.CDLL(None), name), **openmp_functions()}

@@ -112,6 +112,9 @@ def add_ir_commands(commands: Any) -> None:
     add_optional_flag(c, "--print-ir-before", "PASS", "all", "print the IR before PASS (every pass)")
     add_optional_flag(c, "--print-ir-after", "PASS", "all", "print the IR after PASS (every pass)")
     c.add_argument("--print-ir-after-change", action="store_true", help="print the IR after each pass that changed it")
+    add_optional_flag(
+        c, "--emit", "STAGE", "", "print code of the kernels instead of IR: llvm, assembly, triton (the last)"
+    )
     c.add_argument("--verify", action="store_true", help="verify the IR after each pass")
     c.add_argument("--check", action="store_true", help="interpret the IR before and after each pass, and compare")
     c.add_argument("--stats", action="store_true", help="print the time and statistics of each pass")
@@ -176,7 +179,7 @@ def add_fuzz_commands(commands: Any) -> None:
 
 def run_opt(args: argparse.Namespace) -> None:
     """tilewright opt"""
-    from compiler.codegen.backend import backend_of, target_by_name
+    from compiler.codegen.backend import backend_of, code_text, target_by_name
     from compiler.driver.given_kernels import run_with_schedules
     from compiler.driver.instruments import instruments_for
     from compiler.ir.graph.graph import Graph
@@ -216,9 +219,13 @@ def run_opt(args: argparse.Namespace) -> None:
         ir = lower(run_pipeline(ir, passes, context, instruments), machine=context.machine)
         passes = parse_pipeline(args.lower, defaults.program)
     ir = run_with_schedules(ir, passes, given_schedules(args.schedule), target, context, instruments)
+    kernels = {} if isinstance(ir, Graph) else ir.kernels if isinstance(ir, Program) else {ir.name: ir}
     if args.print_schedule:
-        kernels = {} if isinstance(ir, Graph) else ir.kernels if isinstance(ir, Program) else {ir.name: ir}
         print(*recorder.schedules_of(kernels).values(), sep="\n")
+    elif args.emit is not None:
+        if isinstance(ir, Graph):
+            raise TilewrightError("--emit takes kernels; lower the graph with --lower")
+        print(*(code_text(kernel, args.emit, target) for kernel in kernels.values()), sep="\n")
     else:
         print(print_ir(ir, full=True))
     if args.stats:

@@ -34,6 +34,8 @@ def test_a_box_is_a_part_of_its_array(t: TensorType) -> None:
     whole = np.arange(np.prod(t.physical_shape)).reshape(t.physical_shape)
     logical = whole.transpose([order.index(d) for d in range(t.rank)])[t.subview_slices()]
     assert logical.shape == t.shape
+    assert t.is_subview_of(t.parent)
+    assert t.parent.static_shape() == whole.transpose([order.index(d) for d in range(t.rank)]).shape
     assert t.nbytes == whole.size * 4
     for index in np.ndindex(*t.static_shape()):
         assert t.offset(index) == logical[index]

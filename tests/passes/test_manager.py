@@ -273,7 +273,9 @@ def test_bad_edits_say_what_is_wrong(edit: str, message: str) -> None:
 
 def test_a_failed_pass_leaves_a_reproducer() -> None:
     def written() -> Path:
-        with pytest.raises(PassError, match=r"to repeat: tilewright opt \S+ -p test-crash --verify --check") as caught:
+        with pytest.raises(
+            PassError, match=r"to repeat: tilewright opt \S+ -p test-crash --load \S+ --verify --check"
+        ) as caught:
             run_pipeline(parse_graph(GRAPH), "cse,test-crash")
         return Path(caught.value.reproducer)
 

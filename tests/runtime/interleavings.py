@@ -17,7 +17,9 @@ from typing import Any
 
 LATE = 1 << 20
 
-PROTOCOL = files("compiler.runtime").joinpath("thread_team.ll").read_text()
+PROTOCOL, OPENMP_WORKERS = (
+    files("compiler.runtime").joinpath(f"{name}.ll").read_text() for name in ("thread_team", "openmp_workers")
+)
 """LLVM IR text of the thread team."""
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from compiler.runtime import threads
 from compiler.runtime.loader import Library, link_objects
+from compiler.runtime.openmp import NO_OPENMP
 
 CLOCK = """
 @now = global i64 1
@@ -70,7 +71,7 @@ class Simulation:
 
 @pytest.fixture
 def library() -> Library:
-    return link_objects([threads.team_object(CLOCK)], EXPORTS, threads.system_functions())
+    return link_objects([threads.team_object(CLOCK, NO_OPENMP)], EXPORTS, threads.system_functions())
 
 
 @pytest.fixture

@@ -50,6 +50,16 @@ def test_schedules_of_a_kernel_are_compared(
     assert all(name in printed for name in ("scalar.ir", "one.txt", "four.txt"))
 
 
+def test_kernels_of_boxes_inside_arrays_are_checked() -> None:
+    boxes = """kernel @twice(in %x: f32[100]{0+4:2}, out %y: f32[100]{0+1:3}) {
+      for %i in 0..100 { store %x[%i] + %x[%i], %y[%i] }
+    }"""
+    wrong = boxes.replace("+ %x[%i]", "+ 1.0")
+    right, moved = bench({"right": parse_kernel(boxes), "moved": parse_kernel(wrong)}, host_target(), 0.01)
+    assert (right.checked, right.problem) == ("interpreter", "")
+    assert moved.problem
+
+
 def test_a_wrong_kernel_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *write(tmp_path, scalar=SCALAR, wrong=WRONG), "--seconds", "0.01"]) == 1
     assert "wrong.ir is wrong: %y: 100 of 100 elements differ" in capsys.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.codegen.backend import Backend, Pipelines
 from compiler.codegen.listing import Listing
-from compiler.codegen.llvm.debug_info import DebugInfo, assembly_listing, llvm_listing, transfer_lines
+from compiler.codegen.llvm.debug_info import DebugInfo, split_assembly, split_llvm, transfer_lines
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object_file import emit_assembly
 from compiler.codegen.llvm.targets import CPU_TARGETS, CPUTarget, host_target
@@ -29,13 +29,18 @@ FAST_EDITS = "-layout,+layout{max-sweeps=1}@after:delinearize"
 
 def list_llvm(kernel: Kernel, target: CPUTarget) -> Listing:
     """Return the LLVM IR of a kernel."""
-    return llvm_listing(emit_kernel(kernel, target, DebugInfo(StatementLines.of(kernel))))
+    return Listing.located(*split_llvm(emit_kernel(kernel, target, DebugInfo(StatementLines.of(kernel)))))
 
 
 def list_assembly(kernel: Kernel, target: CPUTarget) -> Listing:
-    """Return the assembly of a kernel."""
-    located = emit_assembly(emit_kernel(kernel, target, DebugInfo(StatementLines.of(kernel))), target)
-    return transfer_lines(assembly_listing(located), emit_assembly(emit_kernel(kernel, target), target))
+    """Return the assembly of a kernel; its lines take a second compilation."""
+    plain = emit_assembly(emit_kernel(kernel, target), target)
+
+    def locate() -> tuple[int, ...]:
+        located = emit_assembly(emit_kernel(kernel, target, DebugInfo(StatementLines.of(kernel))), target)
+        return transfer_lines(*split_assembly(located), plain)
+
+    return Listing(plain, locate)
 
 
 BACKEND = Backend(

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from compiler.codegen.listing import Listing
 from compiler.ir.text.statement_lines import StatementLines
 
 FIRST_SCOPE = 4
@@ -51,8 +50,8 @@ class DebugInfo:
         ]
 
 
-def llvm_listing(module: str) -> Listing:
-    """Return a module as it is without its debug information, and what that says."""
+def split_llvm(module: str) -> tuple[str, tuple[int, ...]]:
+    """Return a module as it is without its debug information, and the line that this gives each of its lines."""
     code, lines = list[str](), list[int]()
     for text in module.splitlines():
         if re.match(r"!(?:llvm\.|[1-9])", text):
@@ -60,10 +59,10 @@ def llvm_listing(module: str) -> Listing:
         location = LOCATION.search(text)
         code.append(text[: location.start()] if location else SCOPE.sub(" {", text))
         lines.append(int(location[1]) if location else 0)
-    return Listing("\n".join(code) + "\n", tuple(lines))
+    return "\n".join(code) + "\n", tuple(lines)
 
 
-def assembly_listing(assembly: str) -> Listing:
+def split_assembly(assembly: str) -> tuple[str, tuple[int, ...]]:
     """Return assembly without the directives of debug information, and what they say: each holds until the next."""
     code, lines, line = list[str](), list[int](), 0
     for text in assembly.splitlines():
@@ -74,18 +73,18 @@ def assembly_listing(assembly: str) -> Listing:
         if not DIRECTIVE.match(text):
             code.append(text)
             lines.append(line if INSTRUCTION.match(text) else 0)
-    return Listing("\n".join(code) + "\n", tuple(lines))
+    return "\n".join(code) + "\n", tuple(lines)
 
 
-def transfer_lines(listing: Listing, plain: str) -> Listing:
-    """Return the code that was compiled without debug information, with the lines of `listing`; 0 where they differ.
+def transfer_lines(text: str, lines: Sequence[int], plain: str) -> tuple[int, ...]:
+    """Return the lines of code compiled without debug information from those of `text`, compiled with it; 0 where they differ.
 
     AArch64 saves registers in another order where it describes them to debuggers.
     """
-    if plain == listing.text:
-        return listing
+    if plain == text:
+        return tuple(lines)
     shown = plain.splitlines()
-    lines = [0] * len(shown)
-    for k, own, count in SequenceMatcher(None, shown, listing.text.splitlines()).get_matching_blocks():
-        lines[k : k + count] = listing.lines[own : own + count]
-    return Listing(plain, tuple(lines))
+    moved = [0] * len(shown)
+    for k, own, count in SequenceMatcher(None, shown, text.splitlines()).get_matching_blocks():
+        moved[k : k + count] = lines[own : own + count]
+    return tuple(moved)

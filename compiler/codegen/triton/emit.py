@@ -123,7 +123,7 @@ class TritonKernelEmitter:
         source = self.module_source("\n".join(line for line, _ in self.lines))
         before = source[: source.index(f"\ndef {self.name}(")]
         lines = [0] * (before.count("\n") + 2) + [line for _, line in self.lines]
-        return Listing(source, tuple(lines + [0] * (source.count("\n") - len(lines))))
+        return Listing.located(source, tuple(lines + [0] * (source.count("\n") - len(lines))))
 
     def module_source(self, body: str) -> str:
         """Return the source of the module around the `body` of its function."""

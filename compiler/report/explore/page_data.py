@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from compiler.codegen.listing import Listing
 from compiler.report.explore.layering import Box
 from compiler.report.explore.line_delta import Hunk
 
@@ -124,10 +123,18 @@ class Statements:
 
 
 @dataclass(frozen=True)
+class PageCode:
+    """Code of a kernel, and the line of its Tile IR that each of its lines comes from, as in a `Listing`."""
+
+    text: str
+    lines: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class PageKernel:
     """A kernel, or a call into PyTorch: work and seconds of one call of the program (None: not known), and how it was made.
 
-    `code` is the listing of each stage of code generation.
+    `code` is the text of each stage of code generation.
     """
 
     name: str
@@ -145,7 +152,7 @@ class PageKernel:
     alternatives: list[PageAlternative] = field(default_factory=list)
     tile: Steps = Steps([], [])
     statements: Statements = Statements([], {})
-    code: Mapping[str, Listing] = field(default_factory=dict)
+    code: Mapping[str, PageCode] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 from compiler.analysis.kernel_origin import KernelOrigin
 from compiler.analysis.opaque_calls import opaque_operators
 from compiler.codegen.backend import backend_of
-from compiler.codegen.listing import Listing
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.triton.targets import GPUTarget
 from compiler.cost.estimates import roofline_seconds
@@ -29,6 +28,7 @@ from compiler.report.explore.origins import OriginLoc, origin_name, subject_of
 from compiler.report.explore.page_data import (
     MemoryBlock,
     MemoryMap,
+    PageCode,
     PageKernel,
     PageRemark,
     Statements,
@@ -153,13 +153,14 @@ class WayBuilder:
         origins = statement_origins(kernel, lines, self.values.get(kernel.name, {}))
         return Statements(lines.statement_of_line(kernel), origins)
 
-    def code(self, kernel: Kernel) -> Iterator[tuple[str, Listing]]:
+    def code(self, kernel: Kernel) -> Iterator[tuple[str, PageCode]]:
         """Yield the name of each stage of code generation, and its listing for a kernel, or why there is none."""
-        for stage, listing in backend_of(self.recording.target).listings.items():
+        for stage, list_code in backend_of(self.recording.target).listings.items():
             try:
-                yield stage, listing(kernel, self.recording.target)
+                listing = list_code(kernel, self.recording.target)
+                yield stage, PageCode(listing.text, listing.lines)
             except TilewrightError as error:
-                yield stage, Listing(f"no code: {error}")
+                yield stage, PageCode(f"no code: {error}")
 
 
 def kernels_by_node(stages: Stages | None) -> dict[str, str]:
