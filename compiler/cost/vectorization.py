@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 
 from compiler.analysis.accesses import Access, Accesses
+from compiler.analysis.scanned_rows import is_scan_of_rows
 from compiler.cost.contraction import ContractionProblem, best_tiles
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved
@@ -21,7 +22,7 @@ from compiler.ir.symbolic.affine import coefficient, contiguous_width
 from compiler.ir.symbolic.index_expr import Dim, product, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, dim_hint
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, dim_hint
 from compiler.ir.types import DType
 
 
@@ -63,7 +64,7 @@ def _loop_score(table: Accesses, v: str, lanes: int, machine: Machine, packed: C
             saved += calls * (count - count // extent * -(-extent // lanes))
     if isinstance(stmt, Reduce):  # the lanes are combined at the end
         cost = machine.contraction_combine_ops if is_contraction(stmt) else machine.combine_ops
-        saved -= tile.iteration_count_hint(around) * cost
+        saved -= tile.iteration_count_hint(x for x in around if x not in stmt.ranges) * cost
     return int(saved)
 
 
@@ -88,6 +89,8 @@ def _access_cost(
         each = machine.transpose_cost + lanes / min(lanes, length)
         if aliased and a.is_store and length * element_bytes % CACHE_LINE_BYTES:
             each += machine.aliased_transpose_cost * lanes
+    elif any(table.stride(a, r.var) == 1 and is_scan_of_rows(table, table.loops[r.var][1], lanes) for r in a.loops):
+        each = machine.transpose_cost + 1  # by the pass transpose-scans
     elif a.is_store:
         return a.execution_count * (machine.aliased_scatter_cost if aliased else machine.scatter_cost)
     else:
@@ -114,7 +117,7 @@ def transpose_loops(table: Accesses, a: Access, v: str, lanes: int) -> tuple[Ran
 
     def loop_with_stride(stride: Dim) -> Range | None:
         loops = (r for r in a.loops if r.var in free and table.stride(a, r.var) == stride)
-        loops = (r for r in loops if table.has_constant_strides(r.var))
+        loops = (r for r in loops if table.has_constant_strides(r.var) and isinstance(table.loops[r.var][1], For))
         return next((r for r in loops if not (sums := table.reductions(r.var)) or any(map(is_contraction, sums))), None)
 
     inner = loop_with_stride(1)

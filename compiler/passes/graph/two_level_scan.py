@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isqrt
 
+from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
@@ -30,8 +31,9 @@ class TwoLevelScan(GraphPass):
     %y = cumsum %x {dim=0}
     ->  %b = reshape %x   %t = sum %b   %s = cumsum %t {exclusive=true}   %c = cumsum %b   %y = add %c, %s
 
-    Applies to at most `max_rows` rows of at least `min_length` elements that blocks of about `block_size` divide.  It
-    reads each element twice, but gives threads and registers several independent chains.
+    Applies to at most `max_rows` rows of at least `min_length` elements that blocks of about `block_size` divide, or shorter
+    ones so that each thread has a block for every lane.  It reads each element twice, but gives threads and lanes independent
+    chains.
     """
 
     name = "two-level-scan"
@@ -42,12 +44,12 @@ class TwoLevelScan(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         new: dict[Node, Node] = {}
         for n in ir.nodes:
-            size = self.block_length(n)
+            size = self.block_length(n, context.machine)
             if size is not None and context.may_apply(self, f"two-level scan, blocks of {size}", n):
                 new[n] = two_level_scan(n, size).with_name(n.name)
         return ir.replace_nodes(new)
 
-    def block_length(self, n: Node) -> int | None:
+    def block_length(self, n: Node, machine: Machine) -> int | None:
         """Return the block length for scan `n` in elements, or None to leave it as it is."""
         if not isinstance(n.structure, Scan) or not n.structure.combine:
             return None
@@ -60,7 +62,8 @@ class TwoLevelScan(GraphPass):
         candidates = [
             d for d in divisors if max(2, self.block_size // 8) <= d <= self.block_size * 2 and d * 4 <= extent
         ]
-        return max(candidates, default=None)
+        chains = machine.threads * machine.lanes(n.dtype.bits)
+        return max((d for d in candidates if d * chains <= extent), default=min(candidates, default=None))
 
 
 def two_level_scan(n: Node, size: int) -> Node:

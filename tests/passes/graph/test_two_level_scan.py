@@ -11,17 +11,24 @@ from compiler.testing.checks import check_equivalent, check_pass
 
 def test_a_long_row_is_scanned_in_blocks() -> None:
     check_pass(
-        "two-level-scan{min-length=16,block-size=4}",
-        before="graph(%x: f64[16]) { %y = cumsum %x {dim=0} return %y }",
-        after="""graph(%x: f64[16]) {
-          %reshape_0: f64[4, 4] = reshape %x {shape=[4, 4]}
+        "two-level-scan{min-length=17,block-size=4}",
+        before="graph(%x: f64[64]) { %y = cumsum %x {dim=0} return %y }",
+        after="""graph(%x: f64[64]) {
+          %reshape_0: f64[16, 4] = reshape %x {shape=[16, 4]}
           %cumsum_0 = cumsum %reshape_0 {dim=1}
           %sum_0 = sum %reshape_0 {dims=[1], keepdim=true}
           %cumsum_1 = cumsum %sum_0 {dim=0, exclusive=true}
           %add_0 = add %cumsum_0, %cumsum_1
-          %y: f64[16] = reshape %add_0 {shape=[16]}
+          %y: f64[64] = reshape %add_0 {shape=[64]}
           return %y }""",
     )
+
+
+def test_each_thread_has_a_block_for_every_lane() -> None:
+    for length, blocks in ((16, 8), (32, 16), (512, 64)):
+        graph = parse_graph(f"graph(%x: f64[{length}]) {{ %y = cumsum %x {{dim=0}} return %y }}")
+        after = run_pipeline(graph, "two-level-scan{min-length=16,block-size=4}")
+        assert next(n for n in after if n.op.name == "reshape").shape[0] == blocks
 
 
 @pytest.mark.parametrize("reverse", ["false", "true"])

@@ -40,6 +40,17 @@ def test_each_part_of_a_row_chooses_for_itself() -> None:
       } }""")
 
 
+def test_a_reduction_with_a_body_is_not_transposed() -> None:
+    check("""kernel @variance(in %x: f32[64, 4, 8], in %m: f32[], out %y: f32[64]) {
+      parallel %i in 0..64 {
+        %s = reduce add %r in 0..4, %c in 0..8 LANES {
+          %d = %x[%i, %r, %c] - %m[]
+          yield %d * %d
+        }
+        store %s, %y[%i]
+      } }""")
+
+
 def test_rows_across_lanes_where_they_lie_side_by_side() -> None:
     check("""kernel @softmax(in %x: f32[40, 8], out %y: f32[40, 8]) {
       parallel %i in 0..8 LANES {
