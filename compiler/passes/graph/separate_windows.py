@@ -19,7 +19,7 @@ from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import var
 from compiler.ir.tile.kernel import dim_hint
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.graph.two_level_scan import REDUCE_OPS
+from compiler.passes.graph.two_level_scan import reduce_op
 
 
 @register
@@ -116,7 +116,7 @@ def unfolded(x: Node, w: Window) -> Node:
 def reduce_windows(n: Node, order: Sequence[Window]) -> Node:
     """Build reduction `n` of windows along the dimensions of `order`, one after the other."""
     assert isinstance(n.structure, Reduction)
-    x, reduce = n.operands[0], REDUCE_OPS[n.structure.combine]
+    x, reduce = n.operands[0], reduce_op(n.structure.combine, n.dtype)
     for w in order:
         x = reduce(unfolded(x, w), dims=(n.type.rank,)).with_loc(n.loc)
     return x

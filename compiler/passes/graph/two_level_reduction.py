@@ -15,7 +15,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Reduction, index_vars
 from compiler.passes.base import Context, GraphPass, from_machine, register
-from compiler.passes.graph.two_level_scan import REDUCE_OPS
+from compiler.passes.graph.two_level_scan import reduce_op
 
 
 @register
@@ -72,7 +72,7 @@ def reduced_dims(n: Node) -> Sequence[int]:
 def two_level_reduction(n: Node, count: int) -> Node:
     """Build reduction `n` from reductions of `count` blocks of its outermost reduced dimension, and of their results."""
     assert isinstance(n.structure, Reduction)
-    (x,), dims, reduce = n.operands, reduced_dims(n), REDUCE_OPS[n.structure.combine]
+    (x,), dims, reduce = n.operands, reduced_dims(n), reduce_op(n.structure.combine, n.dtype)
     first, *others = dims
     blocks = ops.reshape(x, shape=(*x.shape[:first], count, x.shape[first] // count, *x.shape[first + 1 :]))
     partial = reduce(blocks, dims=(first + 1, *(d + 1 for d in others)), keepdim=True)

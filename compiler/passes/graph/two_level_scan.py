@@ -12,15 +12,25 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Scan
 from compiler.ir.symbolic.index_expr import Dim
+from compiler.ir.types import DType, boolean
 from compiler.passes.base import Context, GraphPass, from_machine, register
 
 REDUCE_OPS: Mapping[str, Callable[..., Node]] = {"add": ops.sum_, "mul": ops.prod, "max": ops.amax, "min": ops.amin}
+
+BOOLEAN_REDUCE_OPS: Mapping[str, Callable[..., Node]] = {"max": ops.any_, "min": ops.all_}
+"""The same on booleans."""
+
 COMBINE_OPS: Mapping[str, Callable[..., Node]] = {
     "add": ops.add,
     "mul": ops.mul,
     "max": ops.maximum,
     "min": ops.minimum,
 }
+
+
+def reduce_op(combine: str, dtype: DType) -> Callable[..., Node]:
+    """Return the op that reduces elements of `dtype` by `combine`."""
+    return (BOOLEAN_REDUCE_OPS if dtype == boolean else REDUCE_OPS)[combine]
 
 
 @register
@@ -72,7 +82,7 @@ def two_level_scan(n: Node, size: int) -> Node:
     d, combine, carried = n.structure.axis(n).dim, n.structure.combine, n.structure.initial(n)[0].dtype
     shape: tuple[Dim, ...] = (*n.shape[:d], n.shape[d] // size, size, *n.shape[d + 1 :])
     blocks = ops.as_dtype(ops.reshape(n.operands[0], shape=shape), carried)
-    totals = REDUCE_OPS[combine](blocks, dims=(d + 1,), keepdim=True)
+    totals = reduce_op(combine, blocks.dtype)(blocks, dims=(d + 1,), keepdim=True)
     before = n.op(totals, **{**n.attrs, "dim": d, "exclusive": True})
     inside = n.op(blocks, **{**n.attrs, "dim": d + 1})
     return ops.reshape(ops.as_dtype(COMBINE_OPS[combine](inside, before), n.dtype), shape=n.shape)

@@ -33,10 +33,11 @@ def test_a_long_row_is_reduced_in_blocks() -> None:
     )
 
 
-@pytest.mark.parametrize("op", ["sum", "prod", "amax", "amin"])
+@pytest.mark.parametrize("op", ["sum", "prod", "amax", "amin", "any", "all"])
 @pytest.mark.parametrize("attrs", ["dims=[1, 2]", "dims=[0, 2], keepdim=true", "dims=[0, 1, 2]"])
 def test_every_reduction_keeps_its_meaning(op: str, attrs: str) -> None:
-    before = parse_graph(f"graph(%x: f32[32, 7, 6]) {{ %y = {op} %x {{{attrs}}} return %y }}")
+    dtype = "bool" if op in ("any", "all") else "f32"
+    before = parse_graph(f"graph(%x: {dtype}[32, 7, 6]) {{ %y = {op} %x {{{attrs}}} return %y }}")
     many_threads = Context(replace(MACHINE, threads=24))
     after = run_pipeline(before, "two-level-reduction{min-seconds=0, steps-per-thread=1}", many_threads)
     assert len(after.nodes) > len(before.nodes)
