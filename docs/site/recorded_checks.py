@@ -60,8 +60,8 @@ def _first_call(test: Callable[..., None]) -> _Called | None:
         names, values = mark.args[:2]
         names = [n.strip() for n in names.split(",")] if isinstance(names, str) else names
         first = next(iter(values))
-        first = getattr(first, "values", first)  # pytest.param
-        arguments |= dict(zip(names, first if len(names) > 1 else (first,)))
+        first = getattr(first, "values", first if len(names) > 1 else (first,))  # pytest.param has a tuple
+        arguments |= dict(zip(names, first))
     if arguments.keys() != inspect.signature(test).parameters.keys():
         return None
     try:
