@@ -76,6 +76,7 @@ entry:
 
 measured:
   %now = call i64 @ticks()
+  store atomic i64 %now, ptr @last_end monotonic, align 8
   %duration = sub i64 %now, %start
   call void @add_call(ptr %history, i64 %duration)
   %is_full = call i1 @is_full(ptr %history)

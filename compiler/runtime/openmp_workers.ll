@@ -7,12 +7,20 @@
 ; A worker spins if its CPU clock goes on between two looks.  Each calling thread has workers of its own: their clocks are looked
 ; up once the team had to wait for a worker that was put aside.
 ;
-;   pool     { the calling thread, the CPU clock of its first worker, what it said last, start of the run of borrowed calls }
+;   field    of %pool
+;   0        the calling thread
+;   1        the CPU clock of its first worker
+;   2        what the clock said last, in nanoseconds
+;   3        start of the run of borrowed calls, in ticks; 0 if there is none
+;   4        what the clock said when the run was over
+;   5, 6     time of the last look, in ticks, and its answer: 1 to borrow
+;   7        time of the last call before which there was time for an operator
 ;
-; After a borrowed call the workers spin again.  So after a run of such calls some are left to our team: if no operator of PyTorch
-; runs between them, OpenMP's workers fall asleep.
+; After a borrowed call the workers spin again.  So after a run of such calls, a shorter one if there was no time for an operator
+; between them, calls are left to our team until a worker has spun for longer than OpenMP lets it: if no operator of PyTorch runs
+; between calls, it falls asleep before.
 
-%pool     = type { i64, i64, i64, i64 }
+%pool     = type { i64, i64, i64, i64, i64, i64, i64, i64 }
 %timespec = type { i64, i64 }
 
 @pools    = internal global [64 x %pool] zeroinitializer, align 128
@@ -48,6 +56,18 @@ learn:
   br label %done
 
 ask:
+  %last_end = load atomic i64, ptr @last_end monotonic, align 8
+  %gap = sub i64 %now, %last_end
+  %shortest = call i64 @parameter(i64 3)
+  %is_gap = icmp ugt i64 %gap, %shortest
+  br i1 %is_gap, label %note_gap, label %decide
+
+note_gap:
+  %gap_slot = getelementptr %pool, ptr %pool, i64 0, i32 7
+  store i64 %now, ptr %gap_slot
+  br label %decide
+
+decide:
   %spins = call i1 @is_spinning(ptr %pool, i64 %now)
   br i1 %spins, label %fits_known, label %done
 
@@ -111,11 +131,27 @@ define internal i1 @fits(i64 %threads) {
   ret i1 %fits
 }
 
-; Return True if the first worker's clock goes on, and it is not time to leave a call to our team.
+; Return True if the first worker spins, and it is not time to leave calls to our team.  An answer holds for a while.
 define internal i1 @is_spinning(ptr %pool, i64 %now) {
 entry:
   %last_slot = getelementptr %pool, ptr %pool, i64 0, i32 2
   %begin_slot = getelementptr %pool, ptr %pool, i64 0, i32 3
+  %pause_slot = getelementptr %pool, ptr %pool, i64 0, i32 4
+  %looked_slot = getelementptr %pool, ptr %pool, i64 0, i32 5
+  %answer_slot = getelementptr %pool, ptr %pool, i64 0, i32 6
+  %looked = load i64, ptr %looked_slot
+  %since = sub i64 %now, %looked
+  %interval = call i64 @parameter(i64 4)
+  %is_fresh = icmp ult i64 %since, %interval
+  br i1 %is_fresh, label %known, label %look
+
+known:
+  %answer = load i64, ptr %answer_slot
+  %spun = icmp ne i64 %answer, 0
+  ret i1 %spun
+
+look:
+  store i64 %now, ptr %looked_slot
   %last = load i64, ptr %last_slot
   %first = call i64 @cpu_time(ptr %pool)
   %has_run = icmp ne i64 %first, %last
@@ -129,22 +165,48 @@ again:
 
 sleeps:
   store i64 0, ptr %begin_slot
+  store i64 0, ptr %pause_slot
+  br label %refuse
+
+refuse:
+  store i64 0, ptr %answer_slot
   ret i1 false
 
 spins:
   %known_begin = load i64, ptr %begin_slot
   %begins = icmp eq i64 %known_begin, 0
   %begin = select i1 %begins, i64 %now, i64 %known_begin
+  store i64 %begin, ptr %begin_slot
   %age = sub i64 %now, %begin
   %longest = call i64 @parameter(i64 9)
-  %spin = call i64 @parameter(i64 8)
-  %all = add i64 %longest, %spin
   %is_young = icmp ult i64 %age, %longest
-  %is_over = icmp uge i64 %age, %all
-  %new_begin = select i1 %is_over, i64 %now, i64 %begin
-  store i64 %new_begin, ptr %begin_slot
-  %borrows = or i1 %is_young, %is_over
-  ret i1 %borrows
+  %gap_slot = getelementptr %pool, ptr %pool, i64 0, i32 7
+  %last_gap = load i64, ptr %gap_slot
+  %since_gap = sub i64 %now, %last_gap
+  %window = call i64 @parameter(i64 5)
+  %is_near = icmp ult i64 %since_gap, %window
+  %goes_on = and i1 %is_young, %is_near
+  br i1 %goes_on, label %agree, label %pause
+
+pause:
+  %known_pause = load i64, ptr %pause_slot
+  %pauses = icmp eq i64 %known_pause, 0
+  %pause_begin = select i1 %pauses, i64 %second, i64 %known_pause
+  store i64 %pause_begin, ptr %pause_slot
+  %paused = sub i64 %second, %pause_begin
+  %spin = call i64 @parameter(i64 8)
+  %is_over = icmp ugt i64 %paused, %spin
+  br i1 %is_over, label %renew, label %refuse
+
+renew:
+  store i64 %now, ptr %begin_slot
+  store i64 %now, ptr %gap_slot
+  store i64 0, ptr %pause_slot
+  br label %agree
+
+agree:
+  store i64 1, ptr %answer_slot
+  ret i1 true
 }
 
 ; Return the CPU time of the pool's first worker in nanoseconds; forget the pool if it has gone.
@@ -208,14 +270,13 @@ done:
   ret void
 }
 
-; Work of one of OpenMP's workers in a borrowed call: run chunks until the call ends, or no region comes
-; for as long as it would spin in OpenMP.
+; Work of one of OpenMP's workers in a borrowed call: run chunks until the call ends, or no region comes for a window.
 define internal void @lend(ptr %unused) {
 entry:
   %claimer = alloca %claimer, align 8
   %index32 = call i32 @omp_get_thread_num()
   %index = sext i32 %index32 to i64
-  %longest = call i64 @parameter(i64 8)
+  %longest = call i64 @parameter(i64 5)
   br label %wait
 
 wait:

@@ -29,6 +29,7 @@
 @sleepers   = internal global i32 0, align 128   ; workers that sleep, or are about to
 @borrowed   = internal global i32 0, align 128   ; OpenMP's workers that take part (openmp_workers.ll)
 @borrowing  = internal global i32 0, align 128   ; 1 during a call in which they do
+@last_end   = internal global i64 0, align 128   ; time at which the last measured call ended
 @stopping   = internal global i32 0, align 4     ; 1 when workers must return
 @counters   = internal global [256 x %counter] zeroinitializer, align 128
 

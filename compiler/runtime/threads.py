@@ -57,7 +57,7 @@ class SharingPolicy:
     `window`: time over which calls with and without the team are compared.
     `shortest_interval`, `longest_interval`: time between two trials of what took longer; doubles while it still does.  Trials
     alone wait for so much time of calls, trials of the team for so much time of the clock.
-    `openmp_spin`: time for which OpenMP's workers watch for work, at most.
+    `openmp_spin`: nanoseconds of CPU time for which OpenMP's workers watch for work, at most.
     `longest_run`: time of calls with OpenMP's workers until it is tried whether these fall asleep.
     """
 
@@ -68,7 +68,7 @@ class SharingPolicy:
     window: float = 50_000
     shortest_interval: float = 400_000
     longest_interval: float = 3_200_000
-    openmp_spin: float = 20_000
+    openmp_spin: int = 20_000_000
     longest_run: float = 1_000_000
 
 
