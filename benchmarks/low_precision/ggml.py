@@ -73,7 +73,7 @@ class Library:
 
     def new_context(self) -> int:
         """Return a context whose tensors have no memory yet."""
-        return self.init(InitParams(POOL_BYTES, None, True))  # type: ignore[no-any-return]
+        return self.init(InitParams(POOL_BYTES, None, True))  # type: ignore[no-any-return]  # ctypes
 
     def weights_buffer_type(self, bits: int) -> int:
         """Return the type of buffer whose weights the CPU multiplies fastest: rearranged, where it does that."""
@@ -82,7 +82,7 @@ class Library:
             self.backend_reg_dev_get(self.backend_cpu_reg(), 0)
         )
         rearranged = extra[0] if extra and bits == 4 else None  # Q8_0 has no rearranged form on x86
-        return rearranged or self.backend_cpu_buffer_type()  # type: ignore[no-any-return]
+        return rearranged or self.backend_cpu_buffer_type()  # type: ignore[no-any-return]  # ctypes
 
 
 library = cache(Library)

@@ -13,13 +13,12 @@ import hashlib
 import pickle
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +33,7 @@ from compiler.ir.tile.kernel import dim_hint
 from compiler.ir.tile.program import Program
 from compiler.ir.types import TensorType
 from compiler.options import Options
-from compiler.passes.base import PASSES
+from compiler.passes.base import PASSES, declaring_module
 from compiler.runtime.build import Build
 from compiler.runtime.cache import Buffer, ObjectCache, object_cache_for, object_key, source_hash
 from compiler.runtime.constants import Array, keep_packed, pack_once, unpack
@@ -83,19 +82,12 @@ def program_key(graph: Graph, options: Options, target: CPUTarget) -> str:
 def plugin_sources() -> list[str | None]:
     """Return digests of the loaded modules of packages that declare passes or ops, None for one without a file."""
     rules = (f for op in OPS.values() for f in (op.type_rule, *vars(op.structure).values()) if callable(f))
-    packages = {_declaring_package(f) for f in (*PASSES.values(), *rules)} - {compiler.__name__}
+    packages = {declaring_module(f).split(".")[0] for f in (*PASSES.values(), *rules)} - {compiler.__name__}
     if not packages:
         return []
     modules = [m for name, m in sorted(sys.modules.items()) if name.split(".")[0] in packages]
     files = [getattr(m, "__file__", None) for m in modules]
     return [hashlib.sha256(Path(f).read_bytes()).hexdigest() if f else None for f in files]
-
-
-def _declaring_package(function: Callable[..., Any]) -> str:
-    """Return the package that defines a function, or the one of a partial application."""
-    while isinstance(function, partial):
-        function = function.func
-    return function.__module__.split(".")[0]
 
 
 def store(key: str, graph: Graph, executable: CPUExecutable, options: Options, wants_small_variant: bool) -> None:

@@ -340,7 +340,7 @@ class TensorType:
     @property
     def parent(self) -> TensorType:
         """The type of the array whose shape includes the margins; the type itself without any."""
-        if self.layout is None or all(not (d.margin_before or d.margin_after) for d in self.layout.physical_dims):
+        if self.layout is None:
             return self
         shape = list(self.shape)
         for d in self.layout.physical_dims:

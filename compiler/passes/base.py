@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import Field, dataclass, field, fields, replace
+from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from compiler.analysis.accesses import Accesses
@@ -45,7 +46,8 @@ class Alternative:
 class Context:
     """State that the passes of one compilation share: the machine they choose for, and what they report.
 
-    `target_name` is what errors tell the command line to compile for.  `matrix_shapes` are the matrix multiply-accumulate instructions of the target, `kernel_problem` says what it cannot express.
+    `target_name` is what errors tell the command line to compile for.  `matrix_shapes` are the matrix multiply-accumulate
+    instructions of the target, `kernel_problem` says what it cannot express.
     `kernel` names the kernel that is being worked on, if it is one; the program launches `repeated_kernels` in a loop.
     `alternatives` are what the autotuner may try.  `wants_small_variant` asks for a second program for small dynamic sizes.
     `lowered_kernels` are those that fusion lowered to compare costs, by the structural key of their body; lowering takes them over.
@@ -247,6 +249,13 @@ def register_factory(name: str, factory: F) -> F:
         raise ValueError(f"pass {name} is declared twice")
     PASSES[name] = factory
     return factory
+
+
+def declaring_module(function: Callable[..., Any]) -> str:
+    """Return the module that defines a function or a class, or what a partial application applies."""
+    while isinstance(function, partial):
+        function = function.func
+    return function.__module__
 
 
 def _origin(factory: Callable[..., Pass[Any]]) -> tuple[str, str]:

@@ -14,7 +14,7 @@ import compiler
 from compiler.ir.graph.graph import Graph
 from compiler.ir.text.ir_text import AnyIR, print_ir
 from compiler.ir.tile.kernel import Kernel
-from compiler.passes.base import PASSES
+from compiler.passes.base import PASSES, declaring_module
 from compiler.passes.pipeline_text import Pipeline, print_pipeline
 
 FOLDER = Path(tempfile.gettempdir())
@@ -43,7 +43,7 @@ def write_reproducer(ir: AnyIR, passes: Pipeline, target: str, emit: bool = Fals
 
 def _load_options(passes: Pipeline) -> list[str]:
     """Return the options that load the modules outside the compiler in which `passes` are declared."""
-    modules = {getattr(PASSES.get(p.name), "__module__", compiler.__name__) for p in passes}
+    modules = {declaring_module(PASSES[p.name]) for p in passes if p.name in PASSES}
     outside = sorted(m for m in modules if m.split(".")[0] not in (compiler.__name__, "__main__"))
     return [word for module in outside for word in ("--load", module)]
 

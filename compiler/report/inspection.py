@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from compiler.analysis.opaque_calls import opaque_operators
-from compiler.codegen.backend import backend_of
+from compiler.codegen.backend import backend_of, code_text
 from compiler.driver.compiled_graph import ExecutedProgram
 from compiler.driver.partitioned_graph import AnyCompiled
 from compiler.driver.variant import require_executable
@@ -152,7 +152,7 @@ def _stage_text(stage: str, stages: Stages) -> str:
     """Return the text of a stage of one program; ArgumentError for a stage that its target does not have."""
     listings = backend_of(stages.target).listings
     if stage in listings:
-        return "\n".join(listings[stage](kernel, stages.target).text for kernel in stages.scheduled.kernels.values())
+        return "\n".join(code_text(kernel, stage, stages.target) for kernel in stages.scheduled.kernels.values())
     if stage not in IR_STAGES:
         raise ArgumentError(
             f"there is no stage {stage!r}; choose one of {', '.join((*IR_STAGES, SCHEDULES, *listings))}"

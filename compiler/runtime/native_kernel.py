@@ -95,9 +95,8 @@ class NativeKernel:
             t = self.type_of(p)
             array = poisoned_array(t) if p.role in ("out", "scratch") else given
             packed = array if array.dtype == t.dtype.numpy else pack_elements(array, t)
-            whole = packed if t.parent == t else np.zeros(t.parent.static_shape(), packed.dtype)
-            if whole is not packed:
-                whole[t.subview_slices()] = packed
+            whole = np.zeros(t.parent.static_shape(), packed.dtype)
+            whole[t.subview_slices()] = packed
             buffers.append(aligned_copy(pack_aligned(np.ascontiguousarray(to_storage(whole, t.dtype)), t.parent)))
         return buffers
 

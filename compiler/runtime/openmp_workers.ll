@@ -280,7 +280,7 @@ entry:
   br label %wait
 
 wait:
-  %seen = phi i64 [ 0, %entry ], [ %state, %look ], [ %state, %take_part ]
+  %seen = phi i64 [ 0, %entry ], [ %state, %take_part ]
   %start = call i64 @ticks()
   br label %spin
 
@@ -292,7 +292,7 @@ spin:
 watch:
   %state = load atomic i64, ptr @region acquire, align 8
   %published = icmp ne i64 %state, %seen
-  br i1 %published, label %look, label %again
+  br i1 %published, label %take_part, label %again
 
 again:
   call void @relax()
@@ -300,12 +300,6 @@ again:
   %spun = sub i64 %now, %start
   %give_up = icmp ugt i64 %spun, %longest
   br i1 %give_up, label %leave, label %spin
-
-look:
-  %parts_high = lshr i64 %state, 8
-  %parts = and i64 %parts_high, 255
-  %takes_part = icmp ult i64 %index, %parts
-  br i1 %takes_part, label %take_part, label %wait
 
 take_part:
   call void @run_chunks(i64 %state, i64 %index, ptr %claimer)

@@ -305,13 +305,9 @@ next:
   br i1 %stop, label %leave, label %look
 
 look:
-  %parts_high = lshr i64 %state, 8
-  %parts = and i64 %parts_high, 255
-  %is_within = icmp ult i64 %index, %parts
   %borrowed = load atomic i32, ptr @borrowed monotonic, align 4
   %is_needed = icmp sle i32 %borrowed, 0
-  %takes_part = and i1 %is_within, %is_needed
-  br i1 %takes_part, label %take_part, label %next
+  br i1 %is_needed, label %take_part, label %next
 
 take_part:
   call void @run_chunks(i64 %state, i64 %index, ptr %claimer)
@@ -324,9 +320,15 @@ leave:
   ret ptr null
 }
 
-; Run the chunks of a region that a worker can claim.
+; Run the chunks that a worker can claim of a region, if it has a part there.
 define internal void @run_chunks(i64 %state, i64 %index, ptr %claimer) {
 entry:
+  %parts_high = lshr i64 %state, 8
+  %parts = and i64 %parts_high, 255
+  %takes_part = icmp ult i64 %index, %parts
+  br i1 %takes_part, label %claim, label %finished
+
+claim:
   call void @begin_claims(ptr %claimer, i64 %state, i64 %index)
   %chunk = call i64 @tilewright_next_chunk(ptr %claimer)
   %none_left = icmp slt i64 %chunk, 0
@@ -335,8 +337,6 @@ entry:
 run:
   %function = load ptr, ptr @task
   %arguments = load ptr, ptr getelementptr (%task, ptr @task, i64 0, i32 1)
-  %parts_high = lshr i64 %state, 8
-  %parts = and i64 %parts_high, 255
   %per_part = and i64 %state, 255
   %chunks = mul i64 %parts, %per_part
   call void %function(ptr %arguments, ptr %claimer, i64 %chunk, i64 %chunks)

@@ -1,8 +1,8 @@
 """Threads of kernels: a team of native worker threads, shared by all programs of the process.
 
 The protocol is in thread_team.ll: workers share the chunks of a kernel with the thread that calls it.  Which calls are shared
-beside other processes is decided in call_history.ll, and by whose workers in openmp_workers.ll.  This module links both, starts and stops the workers, and says how many
-threads a call may use.  A forked child starts workers of its own.
+beside other processes is decided in call_history.ll, and by whose workers in openmp_workers.ll.  This module links the three,
+starts and stops the workers, and says how many threads a call may use.  A forked child starts workers of its own.
 """
 
 from __future__ import annotations
