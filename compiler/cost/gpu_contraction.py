@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from compiler.analysis.accesses import Accesses, count_divisions
 from compiler.analysis.local_blocks import row_loops
-from compiler.cost.gpu_product import MIN_BLOCK, MatrixProduct, ProductBlock, best_blocks
+from compiler.cost.gpu_product import MIN_BLOCK, MatrixProduct, ProductBlock, best_block, best_blocks
 from compiler.cost.machine import GPU
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.symbolic.index_expr import Dim, size_hint, substitute, var, variables
@@ -33,7 +33,10 @@ class ProductLoops:
 
 
 def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
-    """Return a contraction as a matrix product of the longest loops of each kind, or the reason why it is none."""
+    """Return a contraction as a matrix product of the longest loops of each kind, or the reason why it is none.
+
+    Columns are the inner one of both loops, as in the block of results.
+    """
     a, b = (dependent_loops(table, e) for e in (c.lhs, c.rhs))
     operands = c.matrix_operands(MATRIX_DTYPES)
     if operands is None:
@@ -45,6 +48,8 @@ def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
     depth = longest([r for r in reduced if r.var in a & b and r.extent != 1])
     if row is None or column is None or depth is None:
         return "no reuse of an operand"
+    if around.index(row) > around.index(column):
+        row, column, operands = column, row, operands[::-1]
     if any(r.tile > 1 and r.var in a & b for r in around):
         return "both operands depend on a tiled loop"
     dtype, loops = operands[0].dtype, (row, column, depth)
@@ -143,6 +148,19 @@ def oversized_product(kernel: Kernel, gpu: GPU) -> str:
             if not best_blocks(found.product, gpu, ProductBlock(sides[0], sides[1], sides[2], 0, 0)):
                 return f"no block of %{c.reduction.name} fits that has whole rows of local buffers"
     return ""
+
+
+def unscheduled_product_seconds(kernel: Kernel, gpu: GPU) -> float:
+    """Return the seconds of the products of a kernel in their best blocks, as if a constant's layout were free; 0 if there are none.
+
+    A product inside loops that are no loops of blocks, as in a sum of its results, has few blocks or is repeated.
+    """
+    table, seconds = Accesses(kernel), 0.0
+    for found in (product_loops(table, c) for c in map(contraction_of, walk(kernel.body)) if c):
+        if isinstance(found, ProductLoops):
+            best = best_block(replace(found.product, epilogue_ops=0, rhs_neighbours="side"), gpu)
+            seconds += best[1].seconds if best else 0.0
+    return seconds
 
 
 def row_tile(extent: int) -> int:

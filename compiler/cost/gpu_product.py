@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import ceil, inf
 
+from compiler.cost.gpu_fma import ThreadBlock
 from compiler.cost.gpu_occupancy import BlockResources, resident_blocks
 from compiler.cost.machine import GPU
 
@@ -109,6 +111,12 @@ def warp_grid(b: ProductBlock, gpu: GPU) -> tuple[int, int]:
 
 def shared_cycles(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
     """Return the cycles in which warps read the operands of one step from shared memory, those that they share several times."""
+    if multiplies_in_registers(p, gpu):
+        threads = ThreadBlock.of(b.rows, b.columns, b.warps, gpu)
+        rows = threads.row_cycles(p.lhs_neighbours != "depth")
+        is_transposed = p.rhs_neighbours == "depth" and not p.rhs_computed and not p.rhs_gathered
+        columns = threads.column_cycles(is_transposed, gpu)
+        return b.warps * b.depth * (rows + columns)
     down, across = warp_grid(b, gpu)
     read = (b.rows * across + b.columns * down) * b.depth * p.element_bytes
     return read / gpu.shared_bytes_per_cycle
@@ -122,6 +130,12 @@ def loaded_bytes(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
         return side * b.depth * p.element_bytes * max(1.0, gpu.line_bytes / row)
 
     return operand(b.rows, p.lhs_neighbours) + operand(b.columns, p.rhs_neighbours)
+
+
+def address_cycles(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
+    """Return the cycles in which threads compute the addresses of the gathered operands of a step, one for each element."""
+    elements = b.depth * (b.rows * p.lhs_gathered + b.columns * p.rhs_gathered)
+    return gpu.address_operations * elements / (gpu.vector_flops / 2)
 
 
 def matrix_rate(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
@@ -140,17 +154,6 @@ def reads_shared_memory(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> bool:
     return in_unit and b.rows >= gpu.matrix_rows and b.warps >= gpu.matrix_warps
 
 
-def kept_operand(p: MatrixProduct, accumulators: float) -> float:
-    """Return the rows, or columns, of an operand that a thread without matrix unit keeps for all steps of a block.
-
-    Warps meet before they read a computed operand, and the other one has been loaded by then.  Threads have results of as
-    many rows and columns as Triton's blocked layout gives them, which is filled along columns first.
-    """
-    side = 4 if accumulators >= 16 else 2 if accumulators >= 4 else 1
-    columns = min(float(side), accumulators)
-    return max(accumulators / columns if p.rhs_computed else 0.0, columns if p.lhs_computed else 0.0)
-
-
 def block_resources(b: ProductBlock, p: MatrixProduct, gpu: GPU, persistent: bool = False) -> BlockResources:
     """Return the shared memory of the stages, and the registers that accumulators, operands and addresses take.
 
@@ -161,7 +164,7 @@ def block_resources(b: ProductBlock, p: MatrixProduct, gpu: GPU, persistent: boo
     operands = (b.rows + b.columns) * b.depth * p.element_bytes
     fragments = float(p.epilogue_ops * gpu.epilogue_registers)
     if multiplies_in_registers(p, gpu):
-        fragments += gpu.fma_operand_registers * accumulators + kept_operand(p, accumulators) * b.depth
+        fragments += gpu.fma_operand_registers * accumulators
     elif not reads_shared_memory(b, p, gpu):
         down, across = warp_grid(b, gpu)
         fragments += (b.rows / down + b.columns / across) * MIN_BLOCK * p.element_bytes / 4 / gpu.warp_threads
@@ -192,6 +195,7 @@ def price(p: MatrixProduct, b: ProductBlock, gpu: GPU, persistent: bool = False)
     busy = {
         "matrix units": 2 * b.rows * b.columns * b.depth / matrix_rate(b, p, gpu),
         "shared memory": shared_cycles(b, p, gpu),
+        "addresses": address_cycles(b, p, gpu),
         "cache": loaded / gpu.l2_bytes_per_cycle,
         "latency": gpu.load_latency / max(1, b.stages - 1) / resident,
     }
@@ -232,6 +236,7 @@ def side_candidates(extent: int, most: int) -> list[int]:
     return sides
 
 
+@lru_cache(maxsize=4096)
 def best_block(p: MatrixProduct, gpu: GPU, fixed: ProductBlock = ANY_BLOCK) -> tuple[ProductBlock, BlockPrice] | None:
     """Return the block of least estimated time, see `best_blocks`; None if no block fits."""
     return next(iter(best_blocks(p, gpu, fixed)), None)

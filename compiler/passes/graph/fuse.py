@@ -15,7 +15,7 @@ from compiler.analysis.placement import concat_offsets
 from compiler.analysis.reduction_domains import reduction_extents
 from compiler.analysis.structural_key import group_key
 from compiler.cost.estimates import TIE, unscheduled_seconds
-from compiler.cost.gpu_contraction import oversized_product
+from compiler.cost.gpu_contraction import oversized_product, unscheduled_product_seconds
 from compiler.cost.machine import GPU, Machine
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph, postorder, preorder
@@ -326,7 +326,10 @@ class GroupSearch:
             return problem
         # no guards inside its sums, where that is possible
         split = Delinearize().run(kernel, Context(self.context.machine))
-        return unscheduled_seconds(split, self.context.machine)
+        machine, seconds = self.context.machine, unscheduled_seconds(split, self.context.machine)
+        if isinstance(machine, GPU):
+            seconds = max(seconds, unscheduled_product_seconds(split, machine) + machine.launch_seconds)
+        return seconds
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:
         """Return True if a constant linear map of the group depends on one of its reductions, or vice versa."""
