@@ -11,7 +11,7 @@ from compiler.analysis.local_blocks import row_loops
 from compiler.cost.gpu_product import MIN_BLOCK, MatrixProduct, ProductBlock, best_block, best_blocks
 from compiler.cost.machine import GPU
 from compiler.ir.scalar import Expr, Load
-from compiler.ir.symbolic.index_expr import Dim, size_hint, substitute, var, variables
+from compiler.ir.symbolic.index_expr import Dim, interval, size_hint, substitute, var, variables
 from compiler.ir.tile.contraction import Contraction, contraction_of
 from compiler.ir.tile.kernel import For, Kernel, Range, dim_hint, walk
 from compiler.target import MATRIX_DTYPES
@@ -63,13 +63,14 @@ def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
         element_bytes=dtype.bytes,
         result_bytes=result_bytes(table, {row.var, column.var}) or c.accumulator.bytes,
         batch=prod(block_extent(r) for r in around if r not in (*loops, *serial)),
-        repeats=prod(block_extent(r) for r in (*serial, *reduced) if r is not depth),
+        repeats=prod(mean_extent(table, r) for r in (*serial, *reduced) if r is not depth),
         lhs_neighbours=neighbours(table, operands[0], depth, row),
         rhs_neighbours=neighbours(table, operands[1], depth, column),
         lhs_gathered=is_gathered(table, operands[0]),
         rhs_gathered=is_gathered(table, operands[1]),
         lhs_computed=is_computed(table, operands[0]),
         rhs_computed=is_computed(table, operands[1]),
+        lhs_repeated=not dependent_loops(table, operands[0]) & {r.var for r in serial},
         epilogue_ops=epilogue_ops(table, c, {row.var, column.var}),
         read_bytes=sum(dim_hint(table.types[b].nbytes) for b in loaded_params(table, operands)),
     )
@@ -176,6 +177,12 @@ def next_power_of_2(n: int) -> int:
 def block_extent(r: Range) -> int:
     """Return the extent of a loop, by its size hints if it is dynamic."""
     return max(1, dim_hint(r.extent))
+
+
+def mean_extent(table: Accesses, r: Range) -> int:
+    """Return the extent of a loop, half-way between the shortest and the longest where outer loops bound it."""
+    bounds = interval(size_hint(r.extent), table.loop_bounds) if variables(r.extent) else None
+    return block_extent(r) if bounds is None else max(1, sum(bounds) // 2)
 
 
 def longest(loops: Sequence[Range]) -> Range | None:

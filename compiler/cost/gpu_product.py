@@ -23,6 +23,9 @@ MIN_BLOCK = 16
 MAX_DEPTH_BYTES, MAX_SIDE = 128, 256
 """Most bytes of a row of an operand's block, which is one swizzled line of shared memory, and most rows or columns: bounds compile time."""
 
+MAX_KEPT_DEPTH = 128
+"""Most steps of a sum in one block, of a product that is repeated: the width of a head of attention."""
+
 MAX_STAGES = 5
 """Most stages: bounds compile time."""
 
@@ -33,7 +36,7 @@ class MatrixProduct:
 
     Operands have `dtype`, whose elements take `element_bytes`; a result takes `result_bytes`.  Elements of an operand that
     are neighbours in memory follow each other along its "depth", its "side", or neither (""); each
-    element of a gathered operand has an address of its own, a computed one is no copy of memory.  `epilogue_ops` operations follow
+    element of a gathered operand has an address of its own, a computed one is no copy of memory, a repeated one is the same in all `repeats`.  `epilogue_ops` operations follow
     for each result.  The buffers of both operands have `read_bytes`, fewer than the operands where windows overlap; 0 if they are as large.
     """
 
@@ -49,10 +52,15 @@ class MatrixProduct:
     rhs_neighbours: str = "depth"
     lhs_gathered: bool = False
     rhs_gathered: bool = False
+    lhs_repeated: bool = False
     lhs_computed: bool = False
     rhs_computed: bool = False
     epilogue_ops: int = 0
     read_bytes: int = 0
+
+    def keeps_lhs(self, depth: int) -> bool:
+        """Return True if a block of `depth` steps of the left operand stays for all repeats."""
+        return self.lhs_repeated and self.repeats > 1 and depth >= self.depth
 
     def in_parts(self, parts: int, along_depth: bool, partial_bytes: int) -> MatrixProduct:
         """Return the product with the sum split into parts that are stored as `partial_bytes` each."""
@@ -114,7 +122,8 @@ def shared_cycles(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
     if multiplies_in_registers(p, gpu):
         threads = ThreadBlock.of(b.rows, b.columns, b.warps, gpu)
         rows = threads.row_cycles(p.lhs_neighbours != "depth")
-        is_transposed = p.rhs_neighbours == "depth" and not p.rhs_computed and not p.rhs_gathered
+        is_copied = b.stages > 1 and not p.rhs_computed and not p.rhs_gathered
+        is_transposed = is_copied and p.rhs_neighbours == "depth"
         columns = threads.column_cycles(is_transposed, gpu)
         return b.warps * b.depth * (rows + columns)
     down, across = warp_grid(b, gpu)
@@ -129,7 +138,8 @@ def loaded_bytes(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
         row = {"depth": b.depth, "side": side}.get(neighbours, 1) * p.element_bytes
         return side * b.depth * p.element_bytes * max(1.0, gpu.line_bytes / row)
 
-    return operand(b.rows, p.lhs_neighbours) + operand(b.columns, p.rhs_neighbours)
+    rows = 0.0 if p.keeps_lhs(b.depth) else operand(b.rows, p.lhs_neighbours)
+    return rows + operand(b.columns, p.rhs_neighbours)
 
 
 def address_cycles(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
@@ -161,7 +171,7 @@ def block_resources(b: ProductBlock, p: MatrixProduct, gpu: GPU, persistent: boo
     """
     threads = b.warps * gpu.warp_threads
     accumulators = b.rows * b.columns * max(1, p.result_bytes // 4 if p.dtype == "f64" else 1) / threads
-    operands = (b.rows + b.columns) * b.depth * p.element_bytes
+    staged = b.stages * b.columns + (1 if p.keeps_lhs(b.depth) else b.stages) * b.rows
     fragments = float(p.epilogue_ops * gpu.epilogue_registers)
     if multiplies_in_registers(p, gpu):
         fragments += gpu.fma_operand_registers * accumulators
@@ -171,7 +181,7 @@ def block_resources(b: ProductBlock, p: MatrixProduct, gpu: GPU, persistent: boo
     sides = (b.rows, p.lhs_gathered), (b.columns, p.rhs_gathered)
     elements = (side * (1 if gathered else p.element_bytes / gpu.access_bytes) for side, gathered in sides)
     addresses = 2 * sum(elements) * b.depth / threads
-    registers, shared = accumulators + fragments + addresses + gpu.base_registers, b.stages * operands
+    registers, shared = accumulators + fragments + addresses + gpu.base_registers, staged * b.depth * p.element_bytes
     if persistent:
         registers += addresses + gpu.persistent_registers
         shared += b.rows * b.columns * p.result_bytes
@@ -213,6 +223,8 @@ def candidate_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock) -> Iterato
     """Yield blocks of powers of two that are not much larger than the product; fields of `fixed` that are not 0 stay."""
     sides = [side_candidates(n, MAX_SIDE) for n in (p.rows, p.columns)]
     depths = side_candidates(p.depth, max(MIN_BLOCK, MAX_DEPTH_BYTES // p.element_bytes))
+    if p.repeats > 1 and p.depth <= MAX_KEPT_DEPTH:  # an operand that does not vary in the repeats stays
+        depths += [n for n in side_candidates(p.depth, MAX_KEPT_DEPTH) if n > depths[-1]]
     choices = [*sides, depths]
     given = (fixed.rows, fixed.columns, fixed.depth)
     choices = [[side] if side else options for side, options in zip(given, choices, strict=True)]
@@ -220,7 +232,8 @@ def candidate_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock) -> Iterato
     for rows, columns, depth in product(*choices):
         steps = ceil(p.depth / depth)
         deepest = min(MAX_STAGES, steps if steps > 1 else p.repeats)  # only the innermost of the loops is pipelined
-        stages = [fixed.stages] if fixed.stages else range(min(2, deepest), deepest + 1)
+        fewest = 1 if multiplies_in_registers(p, gpu) else 2  # without a pipeline, operands pass through registers
+        stages = [fixed.stages] if fixed.stages else range(min(fewest, deepest), deepest + 1)
         yield from (ProductBlock(rows, columns, depth, w, s) for w, s in product(warps, stages))
 
 

@@ -241,6 +241,11 @@ class Machine(Threads, Thresholds, AccessCosts, Caches, Core):
         """Return how many times longer work takes whose parallel iterations threads cannot share evenly."""
         return -(-iterations // self.threads) * self.threads / max(1, iterations)
 
+    @property
+    def concurrent_blocks(self) -> int:
+        """Blocks of rows that run at once; a CPU's threads share rows whatever blocks they have."""
+        return 1
+
     def softmax_share(self, dtype: str) -> float:
         """Return the share of the blocks of a softmax (`softmax_rows` and so on) that fits where scores are products of a dtype."""
         return 1
@@ -294,7 +299,9 @@ class GPU(Machine):
     persistent_registers: int = quantity(16, "registers", "Of a thread that goes from one block to the next.", COUNTED)
     load_latency: int = quantity(800, "cycles", "Until data from memory can be used.", PUBLISHED)
     step_cycles: int = quantity(60, "cycles", "Of barriers and addresses in a step of a contraction.", UNMEASURED)
-    address_operations: int = quantity(30, "operations", "For the address of an element with divisions or a mask.", COUNTED)
+    address_operations: int = quantity(
+        30, "operations", "For the address of an element with divisions or a mask.", COUNTED
+    )
     base_registers: int = quantity(36, "registers", "Of a thread besides accumulators and operands.", COUNTED)
     epilogue_registers: int = quantity(3, "registers", "For each operation on the results of a product.", COUNTED)
     fma_operand_registers: float = quantity(1.5, "1", "For each accumulator of a product without matrix unit.", COUNTED)
@@ -304,7 +311,7 @@ class GPU(Machine):
     operand_reuse: int = quantity(64, "products", "Of a block that share an operand.", COUNTED)
     softmax_untiled_length: int = quantity(128, "elements", "Longest row of a softmax in one block.", UNMEASURED)
     softmax_columns: int = quantity(64, "columns", "In a block of scores.", UNMEASURED)
-    softmax_rows: int = quantity(128, "rows", "In a block of scores.", UNMEASURED)
+    softmax_rows: int = quantity(64, "rows", "In a block of scores.", TIMED)
     softmax_causal_block: int = quantity(64, "rows and columns", "In a block of causal scores.", UNMEASURED)
     softmax_vector_share: float = quantity(0.5, "share", "Of these where no matrix unit multiplies scores.", COUNTED)
     launch_seconds: float = quantity(2e-6, "s", "Of a launch.", UNMEASURED)
@@ -335,6 +342,11 @@ class GPU(Machine):
         if size <= self.l2:
             return self.l2_bytes_per_cycle * self.multiprocessors
         return self.memory_bytes_per_second / self.frequency
+
+    @property
+    def concurrent_blocks(self) -> int:
+        """Blocks of rows that run at once: one on each multiprocessor."""
+        return self.multiprocessors
 
     def softmax_share(self, dtype: str) -> float:
         """Return 1 where matrix units multiply a dtype, else `softmax_vector_share`: threads hold operands in registers."""

@@ -30,6 +30,7 @@ from compiler.codegen.triton.expressions import (
     covers,
     size_key,
 )
+from compiler.codegen.triton.invariants import hoist_loads
 from compiler.codegen.triton.triton_names import HELPERS, RESERVED, TritonError, dtype_names, literal, reduce_helper
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall, const
@@ -112,6 +113,7 @@ class TritonKernelEmitter:
         self.reassigned = {buffer for buffer, count in stores.items() if count > 1}
         self.grid_loops = [s.range for s in tile.walk(kernel.body) if isinstance(s, For) and s.parallel]
         self.needs_int64_index = has_long_indices(kernel)
+        self.written_params = {self.params[p.name] for p in kernel.params if p.is_written}
 
     # the module
 
@@ -338,9 +340,14 @@ class TritonKernelEmitter:
         """Write the headers of nested loops; the lines written inside the context are their body."""
         depth, outer = self.depth, dict(self.exprs.loops)
         indices, loaded = dict(self.index_names), dict(self.exprs.loaded_blocks)
+        headers = []
         for r in ranges:
+            count = self.depth
             self.open_loop(r, parallel)
+            headers += [self.last_header()] if self.depth > count and not parallel else []
         yield
+        for header in reversed(headers):
+            self.lines = hoist_loads(self.lines, header, self.written_params)
         if self.depth > depth:  # names bound in the body of a loop may be unbound after it
             self.index_names, self.exprs.loaded_blocks = indices, loaded
         self.depth, self.exprs.loops = depth, outer
@@ -378,6 +385,10 @@ class TritonKernelEmitter:
                 self.write_line(f"{name} = {index}")
         self.exprs.loops[r.var] = r
         self.exprs.names[r.var] = BlockValue(name, (r.var,) if r.tile > 1 else ())
+
+    def last_header(self) -> int:
+        """Return the number of the line that opened the innermost loop."""
+        return max(k for k, (line, _) in enumerate(self.lines) if line.lstrip().startswith("for "))
 
     def program_start(self, r: Range) -> str:
         """Return the first index of this program's block of a parallel loop, from its program id."""

@@ -10,7 +10,7 @@ from math import inf, prod
 from compiler.analysis.accesses import Accesses
 from compiler.analysis.index_width import has_long_indices
 from compiler.analysis.tensor_box import ALIGNMENT, TensorBox, tensor_box
-from compiler.cost.gpu_contraction import is_parallel
+from compiler.cost.gpu_contraction import is_parallel, mean_extent
 from compiler.cost.gpu_product import reads_shared_memory
 from compiler.cost.gpu_time import tiled_product
 from compiler.cost.machine import GPU
@@ -87,9 +87,14 @@ def copy_cycles(kernel: Kernel, gpu: GPU) -> dict[str, float]:
     programs = min(kernel.persistent or blocks, blocks)
     for load, box, loops in operand_boxes(table, gpu):
         size = prod(box.extents) * table.types[load.buffer].dtype.bytes if box else -inf
-        steps = prod(dim_hint(trip_count(r)) for r in loops) / max(1, programs)
+        steps = prod(mean_trips(table, r) for r in loops) / max(1, programs)
         cycles[load.buffer] += steps * size / (gpu.access_bytes * gpu.warp_threads)
     return dict(cycles)
+
+
+def mean_trips(table: Accesses, r: Range) -> int:
+    """Return the iterations of a loop over blocks, in the mean where outer loops bound it."""
+    return -(-mean_extent(table, r) // max(1, r.tile))
 
 
 def operand_boxes(table: Accesses, gpu: GPU) -> Iterator[tuple[Load, TensorBox | None, tuple[Range, ...]]]:

@@ -70,6 +70,7 @@ class BlockChoice:
     warps: int = 0
     remark: str = ""
     alternatives: list[ProductBlock] = field(default_factory=list)
+    pipelined: set[str] = field(default_factory=set)
 
     def add(self, c: Contraction) -> str:
         """Choose the tiles of one contraction; return the reason if there are none, else ""."""
@@ -91,7 +92,10 @@ class BlockChoice:
             self.ranges[r.var] = r.with_(tile=side)
         loop = found.pipelined_loop(block.depth)
         if loop is not None:
-            self.ranges[loop.var] = self.ranges.get(loop.var, loop).with_(stages=block.stages)
+            known = self.ranges.get(loop.var, loop)  # operands of one product may have to pass through registers
+            stages = min(known.stages, block.stages) if loop.var in self.pipelined else block.stages
+            self.ranges[loop.var] = known.with_(stages=stages)
+            self.pipelined.add(loop.var)
         return ""
 
     def with_depth_innermost(self, stmt: Stmt) -> tuple[Stmt]:

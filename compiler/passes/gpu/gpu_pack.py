@@ -60,6 +60,4 @@ def column_loops(table: Accesses, gpu: GPU) -> set[str]:
     """Return the loops over the columns of products that are multiplied in registers."""
     contractions = filter(None, map(contraction_of, walk(table.kernel.body)))
     found = (product_loops(table, c) for c in contractions)
-    return {
-        f.loops[1].var for f in found if isinstance(f, ProductLoops) and multiplies_in_registers(f.product, gpu)
-    }
+    return {f.loops[1].var for f in found if isinstance(f, ProductLoops) and multiplies_in_registers(f.product, gpu)}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from compiler.analysis.softmax_match import SoftmaxRow, guarded_max, last_unmasked_index, match_softmax_row
 from compiler.cost.machine import Machine
@@ -28,6 +30,10 @@ from compiler.ir.tile.substitution import NameSupply, with_unique_names
 from compiler.ir.types import DType, TensorType
 from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.split import strip_mine_to_end
+
+
+MIN_ROWS = 16
+"""Fewest rows of a block that is made smaller so that more of them run at once: the smallest side of `tl.dot`."""
 
 
 @register
@@ -62,11 +68,21 @@ class OnlineSoftmax(TilePass):
         sides = (self.causal_block,) * 2 if causal else (self.column_block, self.row_block)
         share = context.machine.softmax_share(scores_dtype(row).name)
         column_block, row_block = (max(1, int(side * share)) for side in sides)
+        if not causal:
+            row_block = self.shared_row_block(nest, row_block, context.machine)
         builder = OnlineSoftmaxBuilder(row, nest[-1], causal_limit, NameSupply(ir), column_block)
         skipped = f", those after {causal_limit} skipped" if causal else ""
         if not context.may_apply(self, f"online softmax: rows of {row.extent} in blocks of {column_block}{skipped}"):
             return ir
         return with_unique_names(ir.with_body(wrap_in_nest(nest[:-1], builder.row_block_loop(row_block))))
+
+    @staticmethod
+    def shared_row_block(nest: Sequence[For], row_block: int, machine: Machine) -> int:
+        """Return the rows of a block, halved while there are fewer blocks than run at once."""
+        *others, rows = (dim_hint(f.range.extent) for f in nest)
+        while row_block > MIN_ROWS and prod(others) * -(-rows // row_block) < machine.concurrent_blocks:
+            row_block //= 2
+        return row_block
 
     def match_row(self, ir: Kernel, machine: Machine) -> SoftmaxRow | None:
         """Match the softmax row that the innermost parallel loop computes; None if there is none, or if it is short."""
