@@ -70,7 +70,7 @@ def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
         rhs_gathered=is_gathered(table, operands[1]),
         lhs_computed=is_computed(table, operands[0]),
         rhs_computed=is_computed(table, operands[1]),
-        lhs_repeated=not dependent_loops(table, operands[0]) & {r.var for r in serial},
+        lhs_repeated=not dependent_loops(table, operands[0]) & {r.var for r in (*serial, *reduced) if r is not depth},
         epilogue_ops=epilogue_ops(table, c, {row.var, column.var}),
         read_bytes=sum(dim_hint(table.types[b].nbytes) for b in loaded_params(table, operands)),
     )
@@ -84,8 +84,12 @@ def is_parallel(table: Accesses, r: Range) -> bool:
 
 
 def neighbours(table: Accesses, operand: Expr, depth: Range, side: Range) -> str:
-    """Return "depth" or "side" if elements of an operand's buffers are neighbours in memory along that loop, else ""."""
+    """Return "depth" or "side" if elements of an operand's buffers are neighbours in memory along that loop, else "".
+
+    Loads that do not depend on both loops are shorter, as those of a bias, and do not count.
+    """
     loads = [x for x in operand.loads if table.roles[x.buffer] != "local"]
+    loads = [x for x in loads if {depth.var, side.var} <= table.varying_loops(x)] or loads
 
     def steps_by_one(x: Load, v: str) -> bool:
         offset = table.types[x.buffer].offset(x.index)

@@ -150,7 +150,7 @@ class GroupSearch:
         if len(g.members) == 1 and concat_offsets(g.root) is not None and self.has_reduction_producer(n):
             self.context.missed(self.options, f"written in place inside {g.root.op.name}", n)
             return None
-        if concat_offsets(n) is not None and self.has_reduction_producer(n):
+        if concat_offsets(n) is not None and self.has_reduction_producer(n) and not isinstance(self.context.machine, GPU):
             self.context.missed(self.options, f"not fused into {g.root.op.name}: its operands are written in place", n)
             return None
         machine, why, lost = self.context.machine, "", 0.0
@@ -191,7 +191,7 @@ class GroupSearch:
             return False
         if not isinstance(inside, str) and inside <= TIE * (g.cost + epilogue):
             return False
-        return fused_cost + bare > TIE * (g.cost + epilogue)
+        return TIE * (fused_cost + bare) > g.cost + epilogue
 
     def epilogue_chain(self, n: Node) -> list[Node]:
         """Return `n`, single-use elementwise nodes of its shape below it, and the contraction they start from; else []."""
