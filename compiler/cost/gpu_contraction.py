@@ -13,7 +13,7 @@ from compiler.cost.machine import GPU
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.symbolic.index_expr import Dim, interval, size_hint, substitute, var, variables
 from compiler.ir.tile.contraction import Contraction, contraction_of
-from compiler.ir.tile.kernel import For, Kernel, Range, dim_hint, walk
+from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, dim_hint, walk
 from compiler.target import MATRIX_DTYPES
 
 
@@ -89,7 +89,7 @@ def neighbours(table: Accesses, operand: Expr, depth: Range, side: Range) -> str
     Loads that do not depend on both loops are shorter, as those of a bias, and do not count.
     """
     loads = [x for x in operand.loads if table.roles[x.buffer] != "local"]
-    loads = [x for x in loads if {depth.var, side.var} <= table.varying_loops(x)] or loads
+    loads = [x for x in loads if {depth.var, side.var} <= set[str]().union(*map(variables, x.index))] or loads
 
     def steps_by_one(x: Load, v: str) -> bool:
         offset = table.types[x.buffer].offset(x.index)
@@ -155,16 +155,28 @@ def oversized_product(kernel: Kernel, gpu: GPU) -> str:
     return ""
 
 
-def unscheduled_product_seconds(kernel: Kernel, gpu: GPU) -> float:
-    """Return the seconds of the products of a kernel in their best blocks, as if a constant's layout were free; 0 if there are none.
+def reduction_seconds(kernel: Kernel, gpu: GPU) -> float:
+    """Return the seconds that the reductions of an unscheduled kernel take at least.
 
-    A product inside loops that are no loops of blocks, as in a sum of its results, has few blocks or is repeated.
+    A product takes as long as its best blocks, as if the layout of a constant were free: inside loops that are no loops of blocks,
+    as in a sum of its results, it has few blocks or is repeated.  Another reduction inside a serial loop waits for memory in each
+    of its iterations.
     """
     table, seconds = Accesses(kernel), 0.0
-    for found in (product_loops(table, c) for c in map(contraction_of, walk(kernel.body)) if c):
+    for s in (s for s in walk(kernel.body) if isinstance(s, Reduce)):
+        contraction = contraction_of(s)
+        found = product_loops(table, contraction) if contraction else ""
         if isinstance(found, ProductLoops):
             best = best_block(replace(found.product, epilogue_ops=0, rhs_neighbours="side"), gpu)
             seconds += best[1].seconds if best else 0.0
+        else:
+            serial = [
+                r
+                for r in table.loops[s.ranges[0].var][2]
+                if isinstance(table.loops[r.var][1], For) and not is_parallel(table, r)
+            ]
+            steps = prod(mean_extent(table, r) for r in serial)
+            seconds += gpu.seconds(gpu.load_latency * (steps if serial else 0))
     return seconds
 
 

@@ -127,6 +127,8 @@ def shared_cycles(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
         columns = threads.column_cycles(is_transposed, gpu)
         return b.warps * b.depth * (rows + columns)
     down, across = warp_grid(b, gpu)
+    if reads_shared_memory(b, p, gpu):  # each instruction reads all columns for its rows
+        down, across = b.rows // gpu.matrix_rows, 1
     read = (b.rows * across + b.columns * down) * b.depth * p.element_bytes
     return read / gpu.shared_bytes_per_cycle
 
@@ -174,12 +176,13 @@ def block_resources(b: ProductBlock, p: MatrixProduct, gpu: GPU, persistent: boo
     staged = b.stages * b.columns + (1 if p.keeps_lhs(b.depth) else b.stages) * b.rows
     fragments = float(p.epilogue_ops * gpu.epilogue_registers)
     if multiplies_in_registers(p, gpu):
-        fragments += gpu.fma_operand_registers * accumulators
+        computed = b.rows * p.lhs_computed + b.columns * p.rhs_computed
+        fragments += gpu.fma_operand_registers * accumulators + 2 * computed * b.depth / threads
     elif not reads_shared_memory(b, p, gpu):
         down, across = warp_grid(b, gpu)
         fragments += (b.rows / down + b.columns / across) * MIN_BLOCK * p.element_bytes / 4 / gpu.warp_threads
     sides = (b.rows, p.lhs_gathered), (b.columns, p.rhs_gathered)
-    elements = (side * (1 if gathered else p.element_bytes / gpu.access_bytes) for side, gathered in sides)
+    elements = (side * (2 if gathered else p.element_bytes / gpu.access_bytes) for side, gathered in sides)
     addresses = 2 * sum(elements) * b.depth / threads
     registers, shared = accumulators + fragments + addresses + gpu.base_registers, staged * b.depth * p.element_bytes
     if persistent:

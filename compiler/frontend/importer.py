@@ -269,7 +269,7 @@ class Importer:
             except TypeError:
                 known = f"its arguments are not those that are known: {getattr(node.target, '_schema', name)}"
                 raise ConversionError(known) from None
-            result = conversion(*args, **options)
+            result = _round_statistics(node, conversion(*args, **options))
             if self.vmapped:
                 return vmapped_result(node, (args, tuple(kwargs.values())), result)
         _check_result_type(node, result)
@@ -425,6 +425,25 @@ def _argument_template(argument: Any, operands: list[Node]) -> Any:
     if isinstance(argument, str):
         return f"text:{argument}"
     return str(argument) if isinstance(argument, (torch.dtype, torch.layout, torch.memory_format)) else argument
+
+
+def _round_statistics(node: torch.fx.Node, result: Any) -> Any:
+    """Return results with further ones rounded to the float that PyTorch infers: statistics are wider on a GPU than on a CPU."""
+    expected: Any = node.meta.get("val")
+    if not isinstance(result, tuple) or not isinstance(expected, (tuple, list)):
+        return result
+    first, *others = result
+    pairs = zip(expected[1:], others, strict=False)
+    rounded = (
+        ops.as_dtype(ours, from_torch(theirs.dtype))
+        if isinstance(ours, Node)
+        and isinstance(theirs, torch.Tensor)
+        and ours.dtype.is_float
+        and theirs.dtype.is_floating_point
+        else ours
+        for theirs, ours in pairs
+    )
+    return (first, *rounded, *others[len(expected) - 1 :])
 
 
 def _check_result_type(node: torch.fx.Node, result: Any) -> None:

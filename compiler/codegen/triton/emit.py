@@ -113,6 +113,7 @@ class TritonKernelEmitter:
         self.reassigned = {buffer for buffer, count in stores.items() if count > 1}
         self.grid_loops = [s.range for s in tile.walk(kernel.body) if isinstance(s, For) and s.parallel]
         self.needs_int64_index = has_long_indices(kernel)
+        self.unrolled: set[str] = set()  # loops over windows, whose loads then wait for memory together
         self.written_params = {self.params[p.name] for p in kernel.params if p.is_written}
 
     # the module
@@ -367,7 +368,8 @@ class TritonKernelEmitter:
             bounds = ", ".join(self.exprs.index_text(d, ()) for d in (r.lo, r.hi))
             step = f", {r.tile}" if r.tile > 1 else ""
             pipelined = f", num_stages={r.stages}" if r.stages > 1 else ""
-            self.write_line(f"for {start} in {'tl.' * bool(pipelined)}range({bounds}{step}{pipelined}):")
+            kind = "tl.range" if pipelined else "tl.static_range" if r.var in self.unrolled else "range"
+            self.write_line(f"for {start} in {kind}({bounds}{step}{pipelined}):")
             self.depth += 1
         if r.var in self.exprs.descriptors.loops:
             plain = start.isidentifier() or start.isdecimal()
@@ -424,6 +426,8 @@ class TritonKernelEmitter:
         """Combine values block by block in an accumulator if loops are needed, then along the reduced axes."""
         name = self.fresh_name(s.name)
         reduced = tuple(r.var for r in s.ranges if r.tile > 1)
+        if not any(map(tile.stmt_ranges, tile.walk(s.body))) and all(map(is_short, s.ranges)):
+            self.unrolled |= {r.var for r in s.ranges}
         outer_lines, self.lines = self.lines, []
         with self.nested_loops(s.ranges):
             accumulator = "" if all(map(self.exprs.is_single_block, s.ranges)) else name
@@ -476,6 +480,7 @@ class TritonKernelEmitter:
         a = self.exprs.masked_text(self.exprs.bind_long_parts(x), (rows, *reduced), reduced, const(0, x.dtype))
         b = self.exprs.masked_text(self.exprs.bind_long_parts(y), (*reduced, columns), reduced, const(0, y.dtype))
         extra = {f32: ', input_precision="ieee"', f64: ", out_dtype=tl.float64"}.get(x.dtype, "")
+        extra = extra if x.dtype.is_float else ", out_dtype=tl.int32"
         return f"tl.dot({a}, {b}{f', {accumulator}' if accumulator else ''}{extra})", (rows, columns)
 
 
@@ -484,6 +489,15 @@ RESULT_BYTES = 4
 
 MIN_DOT_EXTENT = 16
 """Smallest extent of a block that `tl.dot` accepts on every GPU."""
+
+
+MAX_UNROLLED = 8
+"""Most iterations of a loop over a window, which is unrolled."""
+
+
+def is_short(r: Range) -> bool:
+    """Return True if a loop over single elements has few iterations."""
+    return r.tile == 1 and r.lo == 0 and isinstance(r.extent, int) and r.extent <= MAX_UNROLLED
 
 
 def reduce_identity(s: Reduce) -> Const:

@@ -40,8 +40,7 @@ def native_layer_norm(
     x: Node, shape: Sequence[Dim], weight: Node | None, bias: Node | None, eps: float
 ) -> tuple[Node, Node, Node]:
     dims = tuple(range(x.type.rank - len(shape), x.type.rank))
-    mean, rstd = (ops.as_dtype(s, x.dtype) for s in _statistics(x, dims, eps))
-    return layer_norm(x, shape, weight, bias, eps), mean, rstd
+    return layer_norm(x, shape, weight, bias, eps), *_statistics(x, dims, eps)
 
 
 @converts("aten.rms_norm.default")

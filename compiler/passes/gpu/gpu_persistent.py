@@ -8,7 +8,7 @@ from math import prod
 from compiler.cost.gpu_product import price, reads_shared_memory
 from compiler.cost.gpu_time import tiled_product
 from compiler.ir.tile.contraction import contraction_of
-from compiler.ir.tile.kernel import Kernel, Range, dim_hint, stmt_ranges, walk
+from compiler.ir.tile.kernel import Kernel, Range, dim_hint, map_ranges, stmt_ranges, walk
 from compiler.ir.tile.loop_nest import perfect_parallel_nest, trip_count
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.gpu.gpu_rows import gpu_of
@@ -44,7 +44,10 @@ class GpuPersistent(TilePass):
         given, block = found
         if not reads_shared_memory(block, given, gpu):
             return ir
-        one, several = (price(given, block, gpu, persistent) for persistent in (False, True))
+        one = price(given, block, gpu)
+        fewer = (replace(block, stages=n) for n in range(block.stages, 1, -1))  # results take the place of a stage
+        chosen = min(fewer, key=lambda b: price(given, b, gpu, True).seconds)
+        several = price(given, chosen, gpu, True)
         programs = gpu.multiprocessors * several.resident
         if several.seconds >= one.seconds or programs >= prod(dim_hint(trip_count(f.range)) for f in nest):
             return ir
@@ -52,7 +55,8 @@ class GpuPersistent(TilePass):
         if not context.may_apply(self, f"{programs} programs for {one.blocks} blocks: {times}"):
             return ir
         context.propose(self, None)
-        return replace(ir, persistent=programs)
+        body = map_ranges(ir.body, lambda r, _: r.with_(stages=chosen.stages) if r == loops[0] else r)
+        return replace(ir, body=body, persistent=programs)
 
 
 def is_one_block(r: Range) -> bool:

@@ -15,7 +15,7 @@ from compiler.analysis.placement import concat_offsets
 from compiler.analysis.reduction_domains import reduction_extents
 from compiler.analysis.structural_key import group_key
 from compiler.cost.estimates import TIE, unscheduled_seconds
-from compiler.cost.gpu_contraction import oversized_product, unscheduled_product_seconds
+from compiler.cost.gpu_contraction import oversized_product, reduction_seconds
 from compiler.cost.machine import GPU, Machine
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph, postorder, preorder
@@ -150,7 +150,11 @@ class GroupSearch:
         if len(g.members) == 1 and concat_offsets(g.root) is not None and self.has_reduction_producer(n):
             self.context.missed(self.options, f"written in place inside {g.root.op.name}", n)
             return None
-        if concat_offsets(n) is not None and self.has_reduction_producer(n) and not isinstance(self.context.machine, GPU):
+        if (
+            concat_offsets(n) is not None
+            and self.has_reduction_producer(n)
+            and not isinstance(self.context.machine, GPU)
+        ):
             self.context.missed(self.options, f"not fused into {g.root.op.name}: its operands are written in place", n)
             return None
         machine, why, lost = self.context.machine, "", 0.0
@@ -328,7 +332,7 @@ class GroupSearch:
         split = Delinearize().run(kernel, Context(self.context.machine))
         machine, seconds = self.context.machine, unscheduled_seconds(split, self.context.machine)
         if isinstance(machine, GPU):
-            seconds = max(seconds, unscheduled_product_seconds(split, machine) + machine.launch_seconds)
+            seconds = max(seconds, reduction_seconds(split, machine) + machine.launch_seconds)
         return seconds
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:

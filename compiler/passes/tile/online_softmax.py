@@ -31,7 +31,6 @@ from compiler.ir.types import DType, TensorType
 from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.split import strip_mine_to_end
 
-
 MIN_ROWS = 16
 """Fewest rows of a block that is made smaller so that more of them run at once: the smallest side of `tl.dot`."""
 
