@@ -37,26 +37,19 @@ class ThreadBlock:
         return ThreadBlock(max(1.0, accumulators / own), min(own, max(1.0, accumulators)), side, lanes)
 
     def row_cycles(self, is_transposed: bool) -> float:
-        """Return the cycles of a warp for a column of the left operand: few lanes read different rows.
+        """Return the cycles of a warp for a column of the left operand, of 32 banks each, whatever lanes share.
 
         A `transposed` operand has its rows as neighbours in shared memory, another one the steps of the sum.
         """
-        if is_transposed:
-            return self.rows / self.side
-        return self.rows / VECTOR * 2 * max(1, QUARTER // self.lanes)
+        return self.rows if is_transposed else self.rows * max(1, QUARTER // self.lanes)
 
-    def column_cycles(self, is_transposed: bool, gpu: GPU) -> float:
+    def column_cycles(self, is_transposed: bool) -> float:
         """Return the cycles of a warp for a row of the right operand, the columns of which are neighbours unless it is `transposed`.
 
         Lanes that read along the sum of different columns, which are a multiple of all banks apart, are served one after another.
         """
-        if is_transposed:
-            return self.columns * min(QUARTER, self.lanes)
-        return self.columns / self.side * max(1.0, self.lanes * self.side * 4 / gpu.shared_bytes_per_cycle)
+        return self.columns * (min(QUARTER, self.lanes) if is_transposed else 1)
 
-    def kept(self, rows_computed: bool, columns_computed: bool) -> float:
-        """Return the rows, or columns, of an operand that a thread keeps for all steps of a block.
-
-        Warps meet before they read a computed operand, and the other one has been loaded by then.
-        """
-        return max(self.rows if columns_computed else 0.0, self.columns if rows_computed else 0.0)
+    def chain_cycles(self, latency: int) -> float:
+        """Return the cycles in which one warp multiplies a step of the sum: it waits for its operands, which are not prefetched."""
+        return self.rows * self.columns + latency

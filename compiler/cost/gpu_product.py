@@ -124,7 +124,7 @@ def shared_cycles(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
         rows = threads.row_cycles(p.lhs_neighbours != "depth")
         is_copied = b.stages > 1 and not p.rhs_computed and not p.rhs_gathered
         is_transposed = is_copied and p.rhs_neighbours == "depth"
-        columns = threads.column_cycles(is_transposed, gpu)
+        columns = threads.column_cycles(is_transposed)
         return b.warps * b.depth * (rows + columns)
     down, across = warp_grid(b, gpu)
     if reads_shared_memory(b, p, gpu):  # each instruction reads all columns for its rows
@@ -142,6 +142,13 @@ def loaded_bytes(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
 
     rows = 0.0 if p.keeps_lhs(b.depth) else operand(b.rows, p.lhs_neighbours)
     return rows + operand(b.columns, p.rhs_neighbours)
+
+
+def chain_cycles(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
+    """Return the cycles of a warp without matrix unit for a step: every step of the sum waits for shared memory."""
+    if not multiplies_in_registers(p, gpu):
+        return 0.0
+    return b.depth * ThreadBlock.of(b.rows, b.columns, b.warps, gpu).chain_cycles(gpu.shared_latency)
 
 
 def address_cycles(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> float:
@@ -210,7 +217,7 @@ def price(p: MatrixProduct, b: ProductBlock, gpu: GPU, persistent: bool = False)
         "shared memory": shared_cycles(b, p, gpu),
         "addresses": address_cycles(b, p, gpu),
         "cache": loaded / gpu.l2_bytes_per_cycle,
-        "latency": gpu.load_latency / max(1, b.stages - 1) / resident,
+        "latency": (gpu.load_latency / max(1, b.stages - 1) + chain_cycles(b, p, gpu)) / resident,
     }
     step = sum(cycles**gpu.unit_overlap for cycles in busy.values()) ** (1 / gpu.unit_overlap)
     step += gpu.step_cycles / resident
@@ -226,7 +233,7 @@ def candidate_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock) -> Iterato
     """Yield blocks of powers of two that are not much larger than the product; fields of `fixed` that are not 0 stay."""
     sides = [side_candidates(n, MAX_SIDE) for n in (p.rows, p.columns)]
     depths = side_candidates(p.depth, max(MIN_BLOCK, MAX_DEPTH_BYTES // p.element_bytes))
-    if p.repeats > 1 and p.depth <= MAX_KEPT_DEPTH:  # an operand that does not vary in the repeats stays
+    if p.lhs_repeated and p.repeats > 1 and p.depth <= MAX_KEPT_DEPTH:  # the left operand stays for all repeats
         depths += [n for n in side_candidates(p.depth, MAX_KEPT_DEPTH) if n > depths[-1]]
     choices = [*sides, depths]
     given = (fixed.rows, fixed.columns, fixed.depth)
@@ -234,7 +241,8 @@ def candidate_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock) -> Iterato
     warps = [fixed.warps] if fixed.warps else [w for w in (4, 8, 16) if w <= gpu.max_warps]
     for rows, columns, depth in product(*choices):
         steps = ceil(p.depth / depth)
-        deepest = min(MAX_STAGES, steps if steps > 1 else p.repeats)  # only the innermost of the loops is pipelined
+        deepest = min(MAX_STAGES, steps // 2 if steps > 1 else p.repeats // 4)  # of the innermost loop, which is not all of the repeats
+        deepest = max(2, deepest) if steps * p.repeats > 1 else 1
         fewest = 1 if multiplies_in_registers(p, gpu) else 2  # without a pipeline, operands pass through registers
         stages = [fixed.stages] if fixed.stages else range(min(fewest, deepest), deepest + 1)
         yield from (ProductBlock(rows, columns, depth, w, s) for w, s in product(warps, stages))

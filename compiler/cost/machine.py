@@ -298,6 +298,7 @@ class GPU(Machine):
     specialized_warps: int = quantity(0, "warps", "Beside those of a program with specialized warps; 0: none.", COUNTED)
     persistent_registers: int = quantity(16, "registers", "Of a thread that goes from one block to the next.", COUNTED)
     load_latency: int = quantity(800, "cycles", "Until data from memory can be used.", PUBLISHED)
+    shared_latency: int = quantity(32, "cycles", "Until data from shared memory can be used.", TIMED)
     step_cycles: int = quantity(60, "cycles", "Of barriers and addresses in a step of a contraction.", UNMEASURED)
     address_operations: int = quantity(
         30, "operations", "For the address of an element with divisions or a mask.", COUNTED
