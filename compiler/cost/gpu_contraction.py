@@ -66,8 +66,8 @@ def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
         repeats=prod(mean_extent(table, r) for r in (*serial, *reduced) if r is not depth),
         lhs_neighbours=neighbours(table, operands[0], depth, row),
         rhs_neighbours=neighbours(table, operands[1], depth, column),
-        lhs_gathered=is_gathered(table, operands[0]),
-        rhs_gathered=is_gathered(table, operands[1]),
+        lhs_gathered=gathered_loads(table, operands[0]),
+        rhs_gathered=gathered_loads(table, operands[1]),
         lhs_computed=is_computed(table, operands[0]),
         rhs_computed=is_computed(table, operands[1]),
         lhs_repeated=not dependent_loops(table, operands[0]) & {r.var for r in (*serial, *reduced) if r is not depth},
@@ -108,10 +108,10 @@ def loaded_params(table: Accesses, operands: Iterable[Expr]) -> set[str]:
     return {x.buffer for e in operands for x in e.loads if table.roles[x.buffer] != "local"}
 
 
-def is_gathered(table: Accesses, operand: Expr) -> bool:
-    """Return True if a load of an operand has a mask or an address with divisions, so that no thread loads several elements at once."""
-    loads = [x for x in operand.loads if table.roles[x.buffer] != "local"]
-    return any(x.mask is not None or count_divisions(table.types[x.buffer].offset(x.index)) for x in loads)
+def gathered_loads(table: Accesses, operand: Expr) -> int:
+    """Return the loads of an operand with a mask or an address with divisions, of which no thread loads several elements at once."""
+    loads = {x for x in operand.loads if table.roles[x.buffer] != "local"}
+    return sum(x.mask is not None or count_divisions(table.types[x.buffer].offset(x.index)) > 0 for x in loads)
 
 
 def is_computed(table: Accesses, operand: Expr) -> bool:

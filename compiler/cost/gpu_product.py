@@ -36,7 +36,7 @@ class MatrixProduct:
 
     Operands have `dtype`, whose elements take `element_bytes`; a result takes `result_bytes`.  Elements of an operand that
     are neighbours in memory follow each other along its "depth", its "side", or neither (""); each
-    element of a gathered operand has an address of its own, a computed one is no copy of memory, a repeated one is the same in all `repeats`.  `epilogue_ops` operations follow
+    element of the `gathered` loads of an operand has an address of its own, a computed one is no copy of memory, a repeated one is the same in all `repeats`.  `epilogue_ops` operations follow
     for each result.  The buffers of both operands have `read_bytes`, fewer than the operands where windows overlap; 0 if they are as large.
     """
 
@@ -50,8 +50,8 @@ class MatrixProduct:
     repeats: int = 1
     lhs_neighbours: str = "depth"
     rhs_neighbours: str = "depth"
-    lhs_gathered: bool = False
-    rhs_gathered: bool = False
+    lhs_gathered: int = 0
+    rhs_gathered: int = 0
     lhs_repeated: bool = False
     lhs_computed: bool = False
     rhs_computed: bool = False
@@ -189,7 +189,7 @@ def block_resources(b: ProductBlock, p: MatrixProduct, gpu: GPU, persistent: boo
         down, across = warp_grid(b, gpu)
         fragments += (b.rows / down + b.columns / across) * MIN_BLOCK * p.element_bytes / 4 / gpu.warp_threads
     sides = (b.rows, p.lhs_gathered), (b.columns, p.rhs_gathered)
-    elements = (side * (2 if gathered else p.element_bytes / gpu.access_bytes) for side, gathered in sides)
+    elements = (side * (2 * gathered or p.element_bytes / gpu.access_bytes) for side, gathered in sides)
     addresses = 2 * sum(elements) * b.depth / threads
     registers, shared = accumulators + fragments + addresses + gpu.base_registers, staged * b.depth * p.element_bytes
     if persistent:
@@ -233,7 +233,7 @@ def candidate_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock) -> Iterato
     """Yield blocks of powers of two that are not much larger than the product; fields of `fixed` that are not 0 stay."""
     sides = [side_candidates(n, MAX_SIDE) for n in (p.rows, p.columns)]
     depths = side_candidates(p.depth, max(MIN_BLOCK, MAX_DEPTH_BYTES // p.element_bytes))
-    if p.lhs_repeated and p.repeats > 1 and p.depth <= MAX_KEPT_DEPTH:  # the left operand stays for all repeats
+    if p.keeps_lhs(p.depth) and p.depth <= MAX_KEPT_DEPTH and not multiplies_in_registers(p, gpu):
         depths += [n for n in side_candidates(p.depth, MAX_KEPT_DEPTH) if n > depths[-1]]
     choices = [*sides, depths]
     given = (fixed.rows, fixed.columns, fixed.depth)
@@ -243,7 +243,8 @@ def candidate_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock) -> Iterato
         steps = ceil(p.depth / depth)
         deepest = min(MAX_STAGES, steps // 2 if steps > 1 else p.repeats // 4)  # of the innermost loop, which is not all of the repeats
         deepest = max(2, deepest) if steps * p.repeats > 1 else 1
-        fewest = 1 if multiplies_in_registers(p, gpu) else 2  # without a pipeline, operands pass through registers
+        # without a pipeline operands pass through registers; two blocks wait for the matrix units that read a third
+        fewest = 1 if multiplies_in_registers(p, gpu) else 3 if gpu.loads_matrices_from_shared else 2
         stages = [fixed.stages] if fixed.stages else range(min(fewest, deepest), deepest + 1)
         yield from (ProductBlock(rows, columns, depth, w, s) for w, s in product(warps, stages))
 

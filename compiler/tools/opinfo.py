@@ -20,7 +20,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -173,7 +172,7 @@ def run_samples(infos: Iterable[Any], sampling: SamplingOptions, log: Path | Non
     for info in infos:
         tally = logged.get(full_name(info))
         if tally is None:
-            tally = _run_in_subprocess(info, sampling)
+            tally = _run_in_subprocess(info, sampling) if sampling.device == "cpu" else _run_here(info, sampling)
             if log:
                 with log.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(tally)) + "\n")
@@ -181,7 +180,7 @@ def run_samples(infos: Iterable[Any], sampling: SamplingOptions, log: Path | Non
 
 
 def _warm_up(sampling: SamplingOptions) -> None:
-    """Load modules and libraries before forking, on one thread, as other threads would not survive a fork; nor would a GPU.
+    """Load modules and libraries before forking, on one thread, as other threads would not survive a fork.
 
     The garbage collector leaves what exists by then alone; it would touch, and so copy, that memory in each fork.
     """
@@ -201,10 +200,19 @@ def _read_log(log: Path, sampling: SamplingOptions) -> dict[str, Tally]:
     return {t.op: t for t in tallies if t.label == sampling.label}
 
 
+def _run_here(info: Any, sampling: SamplingOptions) -> Tally:
+    """Return the tally of `info` from this process: the state of a GPU, which PyTorch's samples set up, does not survive a fork."""
+    found: list[SampleOutcome | None] = []
+    _send_outcomes(found.append, info, sampling)
+    samples = [s for s in found if s]
+    causes = Counter(f"{s.outcome}: {s.reason}" for s in samples if s.reason)
+    return Tally(full_name(info), sampling.label, dict(Counter(s.outcome for s in samples)), dict(causes))
+
+
 def _run_in_subprocess(info: Any, sampling: SamplingOptions) -> Tally:
     """Return the tally of `info` from a forked process; a timeout or crash counts as one failed sample."""
     receiver, sender = get_context("fork").Pipe(duplex=False)
-    process = get_context("fork").Process(target=_send_outcomes, args=(sender, info, sampling))
+    process = get_context("fork").Process(target=_send_outcomes, args=(sender.send, info, sampling, SAMPLE_TIMEOUT))
     process.start()
     sender.close()
     outcomes: Counter[str] = Counter()
@@ -222,8 +230,8 @@ def _run_in_subprocess(info: Any, sampling: SamplingOptions) -> Tally:
     return Tally(full_name(info), sampling.label, dict(outcomes), {c: n for c, n in causes.items() if n})
 
 
-def _send_outcomes(pipe: Connection, info: Any, sampling: SamplingOptions) -> None:
-    """Send the outcome of each sample, then None; a sample over the time limit ends the process by SIGPROF."""
+def _send_outcomes(send: Callable[[SampleOutcome | None], object], info: Any, sampling: SamplingOptions, limit: float = 0) -> None:
+    """Send the outcome of each sample, then None; a sample over `limit` seconds, if it is not 0, ends the process by SIGPROF."""
     torch.set_num_threads(1)
     torch.manual_seed(sampling.seed)
     has_values = "empty" not in info.name
@@ -231,10 +239,10 @@ def _send_outcomes(pipe: Connection, info: Any, sampling: SamplingOptions) -> No
     compiled: CompiledSamples = {}
     for sample, is_selected in zip(_samples(info, sampling), sampling.selection(), strict=False):
         if is_selected:
-            signal.setitimer(signal.ITIMER_PROF, SAMPLE_TIMEOUT)
+            signal.setitimer(signal.ITIMER_PROF, limit)
             is_outcome = isinstance(sample, SampleOutcome)
-            pipe.send(sample if is_outcome else run_sample(function, sample, sampling, has_values, compiled))
-    pipe.send(None)
+            send(sample if is_outcome else run_sample(function, sample, sampling, has_values, compiled))
+    send(None)
 
 
 def _samples(info: Any, sampling: SamplingOptions) -> Iterator[Any]:

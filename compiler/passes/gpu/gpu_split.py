@@ -31,6 +31,10 @@ MAX_PARTS = 1024
 """Most parts of a reduction: bounds the choice."""
 
 
+FILLING_BLOCKS = 4
+"""Blocks of each multiprocessor from which on a kernel is not split: bounds compile time."""
+
+
 @register
 @dataclass(frozen=True)
 class GpuSplit(ProgramPass):
@@ -52,7 +56,7 @@ class GpuSplit(ProgramPass):
         pairs: dict[str, tuple[Kernel, Kernel]] = {}
         for name, kernel in ir.kernels.items():
             match = SplitReduction.match(kernel)
-            if match is None or match.programs(gpu) >= gpu.multiprocessors:
+            if match is None or match.programs(gpu) >= FILLING_BLOCKS * gpu.multiprocessors:
                 continue
             seconds = {n: match.seconds(n, gpu) for n in match.part_counts(gpu)}
             best = self.parts if self.parts in seconds else min(seconds, key=seconds.__getitem__)

@@ -64,11 +64,11 @@ class OnlineSoftmax(TilePass):
             return ir
         nest, causal_limit = perfect_nest(ir.body), last_unmasked_index(row.max_reduction)
         causal = causal_limit is not None
-        sides = (self.causal_block,) * 2 if causal else (self.column_block, self.row_block)
         share = context.machine.softmax_share(scores_dtype(row).name)
-        column_block, row_block = (max(1, int(side * share)) for side in sides)
+        column_block = row_block = max(1, int(self.causal_block * share))
         if not causal:
-            row_block = self.shared_row_block(nest, row_block, context.machine)
+            column_block = max(1, int(self.column_block * share))
+            row_block = self.shared_row_block(nest, self.row_block, context.machine)
         builder = OnlineSoftmaxBuilder(row, nest[-1], causal_limit, NameSupply(ir), column_block)
         skipped = f", those after {causal_limit} skipped" if causal else ""
         if not context.may_apply(self, f"online softmax: rows of {row.extent} in blocks of {column_block}{skipped}"):
