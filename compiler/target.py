@@ -93,6 +93,10 @@ class Target:
         """Return why a lowered kernel cannot become code for the target, as far as is known before; "" if it can."""
         return ""
 
+    def row_problem(self, kernel: Kernel) -> str:
+        """Return which rows of a lowered kernel's local buffers no block holds, unless they are divided; "" if there are none."""
+        return ""
+
     @property
     def device_type(self) -> str:
         """PyTorch's name of the devices that arguments lie on."""

@@ -148,7 +148,6 @@ class Thresholds:
 
     recompute_ops: int = quantity(6, "operations", "From which a value is stored rather than computed again.", TIMED)
     max_local_elements: int = quantity(1 << 16, "elements", "Local buffers of an iteration.", TIMED)
-    has_indexed_locals: bool = quantity(True, "bool", "Any element of a local buffer can be read at any time.", LISTED)
     max_stack_elements: int = quantity(1 << 18, "elements", "Of a local buffer for any dynamic size.", TIMED)
     max_reread_bytes: int = quantity(1 << 18, "bytes", "That fused rows read again, as they stay in a cache.", TIMED)
     products_efficiency: float = quantity(0.9, "share", "Of the peak that batches of small products reach.", TIMED)
@@ -309,7 +308,6 @@ class GPU(Machine):
     launch_seconds: float = quantity(2e-6, "s", "Of a launch.", UNMEASURED)
     parallel_seconds: float = quantity(2e-9, "s", "Of any work: all multiprocessors share it.", UNMEASURED)
     masked_load_cost: int = quantity(1, "loads", "Masked load.", DATA_SHEET)
-    has_indexed_locals: bool = quantity(False, "bool", "Local buffers are registers, read as a whole.", DATA_SHEET)
     max_local_elements: int = quantity(1 << 15, "elements", "Local buffers, which are registers.", DATA_SHEET)
 
     @property

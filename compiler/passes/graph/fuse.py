@@ -10,13 +10,11 @@ from math import prod
 
 from compiler.analysis.accesses import Accesses
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
-from compiler.analysis.local_blocks import reads_whole_locals
 from compiler.analysis.placement import concat_offsets
 from compiler.analysis.reduction_domains import reduction_extents
 from compiler.analysis.structural_key import group_key
 from compiler.cost.estimates import TIE, unscheduled_seconds
-from compiler.cost.gpu_contraction import oversized_product
-from compiler.cost.machine import GPU, Machine
+from compiler.cost.machine import Machine
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph, postorder, preorder
 from compiler.ir.graph.node import OPS, Node, input_node, scalar_value
@@ -359,12 +357,9 @@ class GroupSearch:
         )
 
     def profitability_veto(self, kernel: Kernel, body: Graph) -> str:
-        """Return the reason why a kernel that can be lowered would be slow, or no code for the machine, or ""."""
+        """Return the reason why a kernel that can be lowered would be slow, or whose rows no block holds, or ""."""
         machine = self.context.machine
-        if not machine.has_indexed_locals and not reads_whole_locals(kernel):
-            return "elements of a local buffer would be read one by one, but it lies in registers"
-        problem = oversized_product(kernel, machine) if isinstance(machine, GPU) else ""
-        if problem and not uses_online_softmax(kernel, machine):
+        if (problem := self.context.row_problem(kernel)) and not uses_online_softmax(kernel, machine):
             return problem
         sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
         read = preorder([o for n in sums for o in n.operands], frozenset(body.nodes))
