@@ -223,10 +223,9 @@ class Machine(Threads, Thresholds, AccessCosts, Caches, Core):
         """Return the seconds of operations of scalar loops, as they are counted before these have lanes."""
         return self.seconds(operations / self.operations_per_cycle)
 
-    @property
-    def parallel_ops(self) -> int:
-        """Operations of scalar loops that take `parallel_seconds`."""
-        return round(self.parallel_seconds * self.frequency * self.operations_per_cycle)
+    def operations_in(self, seconds: float) -> int:
+        """Return the number of operations of scalar loops that take so many seconds, as `operation_seconds` counts them."""
+        return round(seconds * self.frequency * self.operations_per_cycle)
 
     def traffic_seconds(self, size: float) -> float:
         """Return the seconds in which a kernel reads or writes parameters of `size` bytes, whichever cache holds them."""
