@@ -18,7 +18,7 @@ from compiler.cost.contraction import ContractionProblem, best_common_width
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.errors import LoweringError
 from compiler.ir import ops
-from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import CONSTANT, Node
 from compiler.ir.graph.structure import ConstantLinear, Elementwise, Guard, IndexMap, Reduction
 from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, SMALL_SIZE_HINT, DynamicSize
@@ -189,15 +189,8 @@ def memory_wait_cycles(c: PaddedConvolution, eliminated: tuple[bool, ...], machi
 
 def has_reduction_producer(n: Node) -> bool:
     """Return True if a kernel computes `n`, and so stores it inside the padding without a copy."""
-    seen, stack = set[Node](), [n]
-    while stack:
-        m = stack.pop()
-        if isinstance(m.structure, (Reduction, ConstantLinear)):
-            return True
-        if isinstance(m.structure, (Elementwise, IndexMap)) and m not in seen:
-            seen.add(m)
-            stack += m.operands
-    return False
+    computed = reachable([n], lambda m: m.operands if isinstance(m.structure, (Elementwise, IndexMap)) else ())
+    return any(isinstance(m.structure, (Reduction, ConstantLinear)) for m in computed)
 
 
 def without_padding(c: PaddedConvolution, eliminated: tuple[bool, ...]) -> Node:

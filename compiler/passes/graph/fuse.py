@@ -16,7 +16,7 @@ from compiler.analysis.structural_key import group_key
 from compiler.cost.estimates import TIE, unscheduled_seconds
 from compiler.cost.machine import Machine
 from compiler.errors import LoweringError
-from compiler.ir.graph.graph import Graph, postorder, preorder
+from compiler.ir.graph.graph import Graph, postorder, preorder, reachable
 from compiler.ir.graph.node import OPS, Node, input_node, scalar_value
 from compiler.ir.graph.structure import (
     Composite,
@@ -274,17 +274,12 @@ class GroupSearch:
 
     def stays_acyclic(self, n: Node, g: Group) -> bool:
         """Return True if no path from `n` leaves `g` and comes back: then `g` can output `n` for its other users."""
-        seen: set[Group | Node] = set()
-        stack = [u for u in self.consumer_units(n) if u is not g]
-        while stack:
-            unit = stack.pop()
-            if unit is g:
-                return False
-            if unit not in seen:
-                seen.add(unit)
-                results = (unit.root, *unit.extra_outputs) if isinstance(unit, Group) else (unit,)
-                stack += [u for r in results for u in self.consumer_units(r) if u is not unit]
-        return True
+
+        def consumers(unit: Group | Node) -> list[Group | Node]:
+            results = (unit.root, *unit.extra_outputs) if isinstance(unit, Group) else (unit,)
+            return [u for r in results for u in self.consumer_units(r) if u is not unit]
+
+        return g not in reachable((u for u in self.consumer_units(n) if u is not g), consumers)
 
     def consumer_units(self, n: Node) -> list[Group | Node]:
         """Return the groups of the users of `n`, and the users without a group."""
