@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from compiler.cost.estimates import estimated_ops, symbolic_ops
 from compiler.ir.symbolic.index_expr import Dim, interval, product
-from compiler.ir.tile.kernel import Block, For, Kernel, Stmt, dim_hint, walk
+from compiler.ir.tile.kernel import Block, For, Kernel, Stmt, dim_hint, is_parallel_loop, walk
 from compiler.ir.tile.loop_nest import perfect_parallel_nest, trip_count
 from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.passes.base import Context, TilePass, from_machine, register
@@ -52,9 +52,7 @@ class Parallelize(TilePass):
             context.propose(self, replace(self, min_seconds=machine.operation_seconds(most + 1)))
         context.propose(self, replace(self, steps_per_thread=max(1, self.steps_per_thread // 4)))
         min_steps, work_ratio = self.steps_per_thread * machine.threads, max(1, total // grain)
-        body = tuple(
-            self.keep_parallel(s, min_steps, work_ratio) if isinstance(s, For) and s.parallel else s for s in ir.body
-        )
+        body = tuple(self.keep_parallel(s, min_steps, work_ratio) if is_parallel_loop(s) else s for s in ir.body)
         return replace(ir, body=body, max_chunks=max_chunks(body, dynamic_ops // max(1, grain // 2)))
 
     def serial(self, ir: Kernel, context: Context) -> Kernel:
@@ -83,11 +81,6 @@ def max_chunks(body: Block, most: Dim) -> Dim | None:
     nests = (perfect_parallel_nest((s,)) for s in body if is_parallel_loop(s))
     excess = (interval(product(trip_count(f.range) for f in nest) - most, {}) for nest in nests)
     return most if any(e is None or e[1] > 0 for e in excess) else None
-
-
-def is_parallel_loop(s: Stmt) -> bool:
-    """Return True if a statement is a loop that threads may share."""
-    return isinstance(s, For) and s.parallel
 
 
 def serialize(body: Block) -> Block:
