@@ -109,6 +109,10 @@ class Accesses:
                 self.loops_by_name[stmt.name] = self.varying_loops(stmt.value) - {r.var for r in stmt.ranges}
         self.arithmetic += [(loops, calls)] if calls else []
 
+    def loads_of(self, stmt: Stmt) -> list[Access]:
+        """Return the loads of a statement itself."""
+        return [a for a in self.all if a.stmt is stmt and not a.is_store]
+
     def varying_loops(self, e: Expr) -> frozenset[str]:
         """Return the loops over which the value of `e` varies."""
         return frozenset().union(*(self.loops_by_name[n] for n in e.used_names if n in self.loops_by_name))

@@ -74,6 +74,6 @@ def match_contraction_reuse(table: Accesses, nest: Sequence[For]) -> Contraction
 
 def panel_operand(table: Accesses, s: Reduce, last: str) -> Access | None:
     """Return the operand whose panels stay in L1: a constant, else one that depends on loop `last`, or None."""
-    reads = [a for a in table.all if not a.is_store and a.stmt is s]
+    reads = table.loads_of(s)
     constant = next((a for a in reads if table.roles[a.buffer] == "const"), None)
     return constant or next((a for a in reads if table.depends_on(a, last)), None)

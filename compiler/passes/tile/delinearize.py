@@ -61,9 +61,10 @@ class Delinearize(TilePass):
         """Split the loops of a kernel without contractions that is one nest."""
         skipped = set[str]()
         while True:
-            indices = memory_offsets(ir)
+            table = Accesses(ir)
+            offsets = [table.types[a.buffer].offset(a.index) for a in table.all]
             loops = (f for f in perfect_nest(ir.body) if f.range.var not in skipped)
-            v, n = next(((f.range.var, n) for f in loops if (n := loop_divisor(f, indices))), ("", 0))
+            v, n = next(((f.range.var, n) for f in loops if (n := loop_divisor(f, offsets))), ("", 0))
             if not v:
                 return ir.body
             skipped.add(v)
@@ -94,12 +95,6 @@ class Delinearize(TilePass):
             copies = (residue for body in bodies for residue in split_by_residue(body, v, n))
             bodies = list(copies) if divides else split_bodies
         return tuple(s for b in bodies for s in b)
-
-
-def memory_offsets(kernel: Kernel) -> list[Dim]:
-    """Return the memory offset of every access."""
-    table = Accesses(kernel)
-    return [table.types[a.buffer].offset(a.index) for a in table.all]
 
 
 def without_guard(stmt: Stmt) -> Stmt:
