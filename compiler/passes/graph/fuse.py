@@ -8,8 +8,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from compiler.analysis.accesses import Accesses
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
+from compiler.analysis.operand_reuse import reread_bytes
 from compiler.analysis.placement import concat_offsets
 from compiler.analysis.reduction_domains import reduction_extents
 from compiler.analysis.structural_key import group_key
@@ -31,16 +31,13 @@ from compiler.ir.graph.structure import (
     TupleGet,
     is_view,
 )
-from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Local, dim_hint
-from compiler.ir.tile.loop_nest import perfect_parallel_nest
 from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import constant_sources, is_widened
 from compiler.passes.remark import format_seconds
-from compiler.passes.tile.delinearize import Delinearize, without_guard
+from compiler.passes.tile.delinearize import Delinearize
 from compiler.passes.tile.fuse_loops import FuseLoops
 from compiler.passes.tile.online_softmax import OnlineSoftmax
 
@@ -445,16 +442,3 @@ def reads_once(n: Node) -> bool:
 def uses_online_softmax(kernel: Kernel, machine: Machine) -> bool:
     """Return True if `online-softmax` will block the kernel's rows, so that they share what they reread."""
     return OnlineSoftmax().for_machine(machine).match_row(FuseLoops().run(kernel, Context()), machine) is not None
-
-
-def reread_bytes(kernel: Kernel) -> int:
-    """Return the most bytes of an operand that a contraction rereads for each step of an outer parallel loop."""
-    table, most = Accesses(kernel), 0
-    rows = {f.range.var for f in perfect_parallel_nest(kernel.body)}
-    for a in table.all:
-        if a.is_store or not is_contraction(without_guard(a.stmt)) or table.roles[a.buffer] == "local":
-            continue
-        if any(not table.depends_on(a, v) for v in rows):
-            inner = (r for r in a.loops if r.var not in rows and any(r.var in variables(d) for d in a.index))
-            most = max(most, prod(dim_hint(r.extent) for r in inner) * table.types[a.buffer].dtype.bytes)
-    return most
