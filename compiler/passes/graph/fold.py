@@ -52,10 +52,13 @@ class Fold(GraphPass):
 
     def _frontier(self, ir: Graph, sources: dict[Node, frozenset[Node]]) -> Iterable[Node]:
         """Yield the foldable nodes that outputs or non-constant nodes read."""
+
+        @cache
+        def is_folded(n: Node) -> bool:
+            return n in sources and n.op is not CONSTANT and self._is_profitable(ir, n, sources)
+
         read = (*ir.outputs, *(o for n in ir.nodes if n not in sources for o in n.operands))
-        foldable = cache(lambda n: n in sources and n.op is not CONSTANT and self._is_profitable(ir, n, sources))
-        below = reachable(read, lambda n: () if n not in sources or foldable(n) else n.operands)
-        return filter(foldable, below)
+        return filter(is_folded, reachable(read, lambda n: n.operands if n in sources and not is_folded(n) else ()))
 
     def _is_profitable(self, ir: Graph, n: Node, sources: Mapping[Node, frozenset[Node]]) -> bool:
         if isinstance(n.result_type, tuple) or isinstance(n.structure, Generate) or is_cheap_index_expr(n):
