@@ -193,13 +193,9 @@ class Threads:
     """The runtime: launches, and threads that share a kernel."""
 
     threads: int = quantity(2, "threads", "That run at once.", LISTED)
-    launch_seconds: float = quantity(
-        1.5e-8, "s", "Of a launch, and of reading again 4 KiB that it wrote.", "launch_seconds"
-    )
+    launch_seconds: float = quantity(1.5e-8, "s", "Of a launch, and of 4 KiB that it reads again.", "launch_seconds")
     traffic_bytes_per_cycle: int = quantity(32, "bytes/cycle", "Parameters of a kernel, as fusion counts it.", TIMED)
-    parallel_seconds: float = quantity(
-        4.5e-7, "s", "Of work from which it pays to wake other threads.", "parallel_seconds"
-    )
+    parallel_seconds: float = quantity(4.5e-7, "s", "Of work that is worth waking other threads.", "parallel_seconds")
     steps_per_thread: int = quantity(16, "steps", "Of parallel loops for each thread, which even out the load.", TIMED)
     slices_per_thread: int = quantity(2, "slices", "Fewest of a buffer computed at its consumer's loop.", TIMED)
     min_scatter_steps: int = quantity(16, "steps", "Of parallel loops around a scatter that are enough.", TIMED)
