@@ -93,6 +93,14 @@ class Target:
         """Return why a lowered kernel cannot become code for the target, as far as is known before; "" if it can."""
         return ""
 
+    def row_problem(self, kernel: Kernel) -> str:
+        """Return which rows of a lowered kernel's local buffers no block holds, unless they are divided; "" if there are none."""
+        return ""
+
+    def reduction_seconds(self, kernel: Kernel) -> float:
+        """Return the seconds that the reductions of a lowered kernel take at least however it is scheduled, as far as is known; else 0."""
+        return 0.0
+
     @property
     def device_type(self) -> str:
         """PyTorch's name of the devices that arguments lie on."""

@@ -14,7 +14,7 @@ from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, interval, size_hint, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.dependence import is_confined
-from compiler.ir.tile.kernel import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, dim_hint
+from compiler.ir.tile.kernel import Block, Kernel, Let, Local, Range, Reduce, Stmt, Store, dim_hint
 from compiler.ir.types import TensorType
 
 
@@ -108,6 +108,10 @@ class Accesses:
             if isinstance(stmt, Reduce):
                 self.loops_by_name[stmt.name] = self.varying_loops(stmt.value) - {r.var for r in stmt.ranges}
         self.arithmetic += [(loops, calls)] if calls else []
+
+    def loads_of(self, stmt: Stmt) -> list[Access]:
+        """Return the loads of a statement itself."""
+        return [a for a in self.all if a.stmt is stmt and not a.is_store]
 
     def varying_loops(self, e: Expr) -> frozenset[str]:
         """Return the loops over which the value of `e` varies."""
@@ -204,7 +208,7 @@ class Accesses:
         _, stmt, _ = self.loops[v]
         if any(v in variables(x.lo) | variables(x.hi) for x, _, _ in self.loops.values()):
             return False  # the bounds of an inner loop depend on it
-        if isinstance(stmt, For) and stmt.parallel:
+        if tile.is_parallel_loop(stmt):
             return True
         inside = [a for a in self.all if v in a.loop_vars and v not in self.local_scopes.get(a.buffer, ())]
         if any(isinstance(a.stmt, tile.AsyncCopy) for a in inside):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.ir.symbolic.index_expr import Dim, interval
+from compiler.ir.symbolic.index_expr import interval
 from compiler.ir.tile.kernel import Kernel
 
 INT32_INDEX_LIMIT = 1 << 31
@@ -11,10 +11,5 @@ INT32_INDEX_LIMIT = 1 << 31
 
 def has_long_indices(kernel: Kernel) -> bool:
     """Return True if a parameter may need 64-bit indices."""
-    return any(map(may_exceed_int32, (p.type.numel for p in kernel.params)))
-
-
-def may_exceed_int32(count: Dim) -> bool:
-    """Return True if indices of `count` elements may not fit 32 bits."""
-    bounds = interval(count, {})
-    return bounds is None or bounds[1] >= INT32_INDEX_LIMIT
+    counts = (interval(p.type.numel, {}) for p in kernel.params)
+    return any(bounds is None or bounds[1] >= INT32_INDEX_LIMIT for bounds in counts)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from compiler.analysis.accesses import Accesses
 from compiler.ir.symbolic.index_expr import Dim, var
 from compiler.ir.tile.kernel import Kernel
@@ -27,18 +25,7 @@ def addressing_problem(kernel: Kernel) -> str:
     return ""
 
 
-def reads_whole_locals(kernel: Kernel) -> bool:
-    """Return True if each index of a local buffer of a kernel is that of a loop, counted from its start."""
-    return None not in _indexing_loops(Accesses(kernel))
-
-
 def row_loops(table: Accesses) -> set[str]:
     """Return the loops over rows of local buffers: the index of one is that of the loop, counted from its start."""
-    return {v for v in _indexing_loops(table) if v is not None}
-
-
-def _indexing_loops(table: Accesses) -> Iterator[str | None]:
-    """Yield, for each index of an access to a local buffer, the loop that it counts from its start, None if there is none."""
-    for a in table.all:
-        if table.roles[a.buffer] == "local":
-            yield from (next((r.var for r in a.loops if d == var(r.var) - r.lo), None) for d in a.index)
+    local = (a for a in table.all if table.roles[a.buffer] == "local")
+    return {r.var for a in local for r in a.loops if var(r.var) - r.lo in a.index}

@@ -8,8 +8,9 @@ from math import prod
 
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
 from compiler.ir.symbolic.index_expr import Dim, interval, simplify, size_hint, variables
-from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import For, Range, Reduce, dim_hint, extent_hint
+from compiler.ir.tile.contraction import is_contraction, without_guard
+from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, dim_hint, extent_hint
+from compiler.ir.tile.loop_nest import perfect_parallel_nest
 
 
 def footprint_bytes(table: Accesses, accesses: Iterable[Access], loops: Iterable[Range]) -> int:
@@ -74,6 +75,19 @@ def match_contraction_reuse(table: Accesses, nest: Sequence[For]) -> Contraction
 
 def panel_operand(table: Accesses, s: Reduce, last: str) -> Access | None:
     """Return the operand whose panels stay in L1: a constant, else one that depends on loop `last`, or None."""
-    reads = [a for a in table.all if not a.is_store and a.stmt is s]
+    reads = table.loads_of(s)
     constant = next((a for a in reads if table.roles[a.buffer] == "const"), None)
     return constant or next((a for a in reads if table.depends_on(a, last)), None)
+
+
+def reread_bytes(kernel: Kernel) -> int:
+    """Return the most bytes of an operand that a contraction rereads for each step of an outer parallel loop."""
+    table, most = Accesses(kernel), 0
+    rows = {f.range.var for f in perfect_parallel_nest(kernel.body)}
+    for a in table.all:
+        if a.is_store or not is_contraction(without_guard(a.stmt)) or table.roles[a.buffer] == "local":
+            continue
+        if any(not table.depends_on(a, v) for v in rows):
+            inner = (r for r in a.loops if r.var not in rows and any(r.var in variables(d) for d in a.index))
+            most = max(most, prod(dim_hint(r.extent) for r in inner) * table.types[a.buffer].dtype.bytes)
+    return most

@@ -120,12 +120,12 @@ def copy_and_fill_kernel(inner: Node, copied: Sequence[Node], name: str) -> Kern
     body = list[Stmt]()
     for k, (o, box) in enumerate(zip(inner.operands, boxes, strict=True)):
         if o in params:
-            body += _store_loops(f"i{k}_", box, partial(_load_element, params[o], box))
+            body += store_loops(f"i{k}_", box, partial(_load_element, params[o], box))
     if inner.structure.fill is not None:
         value = const(inner.structure.fill(inner), inner.dtype)
         gaps = reversed(uncovered_boxes(shape, boxes))  # gaps in a row first, close to the cache lines just written
         for k, gap in enumerate(gaps):
-            body += _store_loops(f"g{k}_", gap, lambda _: value)
+            body += store_loops(f"g{k}_", gap, lambda _: value)
     out = Param("out0", TensorType(inner.dtype, inner.shape), "out")
     return Kernel(name, (*params.values(), out), tuple(body)) if body else None
 
@@ -170,7 +170,7 @@ def _load_element(source: Param, box: Box, index: Position) -> Expr:
     return Load(source.type.dtype, source.name, tuple(i - low for i, (low, _) in zip(index, box, strict=True)))
 
 
-def _store_loops(prefix: str, box: Box, value: Callable[[Position], Expr]) -> Block:
+def store_loops(prefix: str, box: Box, value: Callable[[Position], Expr]) -> Block:
     """Return parallel loops that store `value(index)` at every index of a box of the output."""
     if any(isinstance(size := high - low, int) and size <= 0 for low, high in box):
         return ()

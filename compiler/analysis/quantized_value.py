@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from compiler.analysis.contraction_nodes import operand_positions
 from compiler.analysis.convolution_match import match_zero_padding
 from compiler.ir import ops
-from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import CONSTANT, Node, constant_node, scalar_value
 from compiler.ir.graph.structure import (
     Elementwise,
@@ -181,14 +182,7 @@ def is_known_zero(n: Node) -> bool:
 
 def is_known(n: Node) -> bool:
     """Return True if `n` depends on constants only."""
-    pending, seen = [n], {n}
-    while pending:
-        x = pending.pop()
-        if not x.operands and x.op is not CONSTANT:
-            return False
-        pending += [o for o in x.operands if o not in seen]
-        seen.update(x.operands)
-    return True
+    return all(x.operands or x.op is CONSTANT for x in reachable([n], attrgetter("operands")))
 
 
 def _through_view(n: Node, inner: Match) -> Match:

@@ -17,7 +17,7 @@ import numpy
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
 from compiler.cost.contraction import resident_lines
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
-from compiler.cost.tile_strides import TileStrides, tile_extent, trip_count
+from compiler.cost.tile_strides import TileStrides, tile_extent, trip_count_hint
 from compiler.ir.tile.kernel import Block, Range, stmt_body, stmt_ranges
 
 
@@ -144,7 +144,7 @@ class CacheTraffic:
 
     def leave(self, inside: Footprints, r: Range, scope: Mapping[str, Range]) -> Footprints:
         """Return the footprints of all iterations of loop `r` in `scope`, given those of one iteration."""
-        trips, result = trip_count(r), dict[str, Footprint]()
+        trips, result = trip_count_hint(r), dict[str, Footprint]()
         shares = {level: self.miss_share(level, inside) for level in self.levels}
         for n, f in inside.items():
             touched = self.joint_lines(f.accesses, scope)
@@ -166,7 +166,7 @@ class CacheTraffic:
                 continue
             steps = [(self.strides.in_tile(a, r.var), tile_extent(r))] if r.tile > 1 else []
             if r.var not in scope:
-                steps.append((self.strides.step(a, r.var), trip_count(r)))
+                steps.append((self.strides.step(a, r.var), trip_count_hint(r)))
             result += [(CACHE_LINE_BYTES if s is None else abs(s) * size, n) for s, n in steps]
         return sorted(s for s in result if s[0] and s[1] > 1)
 

@@ -13,7 +13,7 @@ from compiler.cost.machine import GPU
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.symbolic.index_expr import Dim, interval, size_hint, substitute, var, variables
 from compiler.ir.tile.contraction import Contraction, contraction_of
-from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, dim_hint, walk
+from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, dim_hint, is_parallel_loop, walk
 from compiler.target import MATRIX_DTYPES
 
 
@@ -80,7 +80,7 @@ def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
 def is_parallel(table: Accesses, r: Range) -> bool:
     """Return True if `r` is the range of a parallel loop."""
     stmt = table.loops[r.var][1]
-    return isinstance(stmt, For) and stmt.parallel
+    return is_parallel_loop(stmt)
 
 
 def neighbours(table: Accesses, operand: Expr, depth: Range, side: Range) -> str:

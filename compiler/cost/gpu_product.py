@@ -241,7 +241,9 @@ def candidate_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock) -> Iterato
     warps = [fixed.warps] if fixed.warps else [w for w in (4, 8, 16) if w <= gpu.max_warps]
     for rows, columns, depth in product(*choices):
         steps = ceil(p.depth / depth)
-        deepest = min(MAX_STAGES, steps // 2 if steps > 1 else p.repeats // 4)  # of the innermost loop, which is not all of the repeats
+        deepest = min(
+            MAX_STAGES, steps // 2 if steps > 1 else p.repeats // 4
+        )  # of the innermost loop, which is not all of the repeats
         deepest = max(2, deepest) if steps * p.repeats > 1 else 1
         # without a pipeline operands pass through registers; two blocks wait for the matrix units that read a third
         fewest = 1 if multiplies_in_registers(p, gpu) else 3 if gpu.loads_matrices_from_shared else 2

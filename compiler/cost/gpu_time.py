@@ -10,7 +10,7 @@ from compiler.cost.gpu_contraction import ProductLoops, product_loops
 from compiler.cost.gpu_product import MatrixProduct, ProductBlock, price
 from compiler.cost.machine import GPU
 from compiler.ir.tile.contraction import Contraction, contraction_of
-from compiler.ir.tile.kernel import For, Kernel, dim_hint, iteration_count_hint, walk
+from compiler.ir.tile.kernel import Kernel, dim_hint, is_parallel_loop, iteration_count_hint, walk
 from compiler.ir.tile.loop_nest import trip_count
 from compiler.target import MATRIX_DTYPES
 
@@ -45,7 +45,7 @@ def gpu_predicted_seconds(kernel: Kernel, gpu: GPU) -> float:
     table = Accesses(kernel)
     contractions = filter(None, map(contraction_of, walk(kernel.body)))
     products = sum(contraction_seconds(table, kernel, c, gpu) for c in contractions)
-    loops = [s.range for s in walk(kernel.body) if isinstance(s, For) and s.parallel]
+    loops = [s.range for s in walk(kernel.body) if is_parallel_loop(s)]
     programs = prod(dim_hint(trip_count(r)) for r in loops)
     memory = memory_seconds(kernel, gpu) * gpu.idle_factor(programs)
     return max(products, memory, gpu_roofline_seconds(kernel, gpu))

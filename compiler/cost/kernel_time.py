@@ -16,7 +16,7 @@ from compiler.cost.code_size import code_lines
 from compiler.cost.issue import Cost, Issue, accessed, computed, masked, operation_cost, shuffled
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved
-from compiler.cost.tile_strides import TileStrides, trip_count
+from compiler.cost.tile_strides import TileStrides, trip_count_hint
 from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import Dim, variables
 from compiler.ir.tile.contraction import is_contraction
@@ -112,7 +112,7 @@ class KernelTime:
 
     def loop(self, stmt: For, scope: Scope) -> Cost:
         """Return the cost of a loop; of one that is unrolled entirely, as straight code."""
-        r, trips = stmt.range, trip_count(stmt.range)
+        r, trips = stmt.range, trip_count_hint(stmt.range)
         inner = self.block(stmt.body, {**scope, r.var: r})
         if r.unroll >= trips:
             return Cost(inner.straight * trips, inner.loop_cycles * trips)
@@ -340,8 +340,8 @@ def unrolled_part(ranges: Iterable[Range]) -> tuple[dict[str, int], int, int]:
     unrolled: dict[str, int] = {}
     points, trips = 1, 1
     for r in reversed(tuple(ranges)):
-        factor = min(r.unroll, trip_count(r)) if points == trips else 1
-        trips *= trip_count(r)
+        factor = min(r.unroll, trip_count_hint(r)) if points == trips else 1
+        trips *= trip_count_hint(r)
         points *= factor
         if factor > 1:
             unrolled[r.var] = factor

@@ -148,7 +148,6 @@ class Thresholds:
 
     recompute_ops: int = quantity(6, "operations", "From which a value is stored rather than computed again.", TIMED)
     max_local_elements: int = quantity(1 << 16, "elements", "Local buffers of an iteration.", TIMED)
-    has_indexed_locals: bool = quantity(True, "bool", "Any element of a local buffer can be read at any time.", LISTED)
     max_stack_elements: int = quantity(1 << 18, "elements", "Of a local buffer for any dynamic size.", TIMED)
     max_reread_bytes: int = quantity(1 << 18, "bytes", "That fused rows read again, as they stay in a cache.", TIMED)
     products_efficiency: float = quantity(0.9, "share", "Of the peak that batches of small products reach.", TIMED)
@@ -194,9 +193,9 @@ class Threads:
     """The runtime: launches, and threads that share a kernel."""
 
     threads: int = quantity(2, "threads", "That run at once.", LISTED)
-    launch_seconds: float = quantity(1.5e-8, "s", "Of a launch, and of reading again what it wrote.", TIMED)
+    launch_seconds: float = quantity(1.5e-8, "s", "Of a launch, and of 4 KiB that it reads again.", "launch_seconds")
     traffic_bytes_per_cycle: int = quantity(32, "bytes/cycle", "Parameters of a kernel, as fusion counts it.", TIMED)
-    parallel_seconds: float = quantity(4.5e-7, "s", "Of work from which it pays to wake other threads.", TIMED)
+    parallel_seconds: float = quantity(4.5e-7, "s", "Of work that is worth waking other threads.", "parallel_seconds")
     steps_per_thread: int = quantity(16, "steps", "Of parallel loops for each thread, which even out the load.", TIMED)
     slices_per_thread: int = quantity(2, "slices", "Fewest of a buffer computed at its consumer's loop.", TIMED)
     min_scatter_steps: int = quantity(16, "steps", "Of parallel loops around a scatter that are enough.", TIMED)
@@ -224,10 +223,9 @@ class Machine(Threads, Thresholds, AccessCosts, Caches, Core):
         """Return the seconds of operations of scalar loops, as they are counted before these have lanes."""
         return self.seconds(operations / self.operations_per_cycle)
 
-    @property
-    def parallel_ops(self) -> int:
-        """Operations of scalar loops that take `parallel_seconds`."""
-        return round(self.parallel_seconds * self.frequency * self.operations_per_cycle)
+    def operations_in(self, seconds: float) -> int:
+        """Return the number of operations of scalar loops that take so many seconds, as `operation_seconds` counts them."""
+        return round(seconds * self.frequency * self.operations_per_cycle)
 
     def traffic_seconds(self, size: float) -> float:
         """Return the seconds in which a kernel reads or writes parameters of `size` bytes, whichever cache holds them."""
@@ -318,7 +316,6 @@ class GPU(Machine):
     launch_seconds: float = quantity(2e-6, "s", "Of a launch.", UNMEASURED)
     parallel_seconds: float = quantity(2e-9, "s", "Of any work: all multiprocessors share it.", UNMEASURED)
     masked_load_cost: int = quantity(1, "loads", "Masked load.", DATA_SHEET)
-    has_indexed_locals: bool = quantity(False, "bool", "Local buffers are registers, read as a whole.", DATA_SHEET)
     max_local_elements: int = quantity(1 << 15, "elements", "Local buffers, which are registers.", DATA_SHEET)
 
     @property

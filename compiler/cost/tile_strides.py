@@ -74,6 +74,6 @@ def tile_extent(r: Range) -> int:
     return min(r.tile, max(1, extent_hint(r)))
 
 
-def trip_count(r: Range) -> int:
+def trip_count_hint(r: Range) -> int:
     """Return the iterations of a loop, each over one tile."""
     return max(1, -(-extent_hint(r) // r.tile))

@@ -47,7 +47,8 @@ class Context:
     """State that the passes of one compilation share: the machine they choose for, and what they report.
 
     `target_name` is what errors tell the command line to compile for.  `matrix_shapes` are the matrix multiply-accumulate
-    instructions of the target, `kernel_problem` says what it cannot express.
+    instructions of the target, `kernel_problem` says what it cannot express, `row_problem` which rows no block holds, and
+    `reduction_seconds` how long reductions take at least.
     `kernel` names the kernel that is being worked on, if it is one; the program launches `repeated_kernels` in a loop.
     `alternatives` are what the autotuner may try.  `wants_small_variant` asks for a second program for small dynamic sizes.
     `lowered_kernels` are those that fusion lowered to compare costs, by the structural key of their body; lowering takes them over.
@@ -63,6 +64,8 @@ class Context:
     machine: Machine = field(default_factory=Machine)
     matrix_shapes: tuple[MatrixShape, ...] = ()
     kernel_problem: Callable[[Kernel], str] = lambda kernel: ""
+    row_problem: Callable[[Kernel], str] = lambda kernel: ""
+    reduction_seconds: Callable[[Kernel], float] = lambda kernel: 0.0
     target_name: str = "host"
     remarks: Remarks = field(default_factory=Remarks)
     statistics: Counter[str] = field(default_factory=Counter)
@@ -84,7 +87,8 @@ class Context:
     def for_target(target: Target, rewrite_limit: int | None = None) -> Context:
         """Return a new context of passes that make code for `target`, in at most `rewrite_limit` rewrites."""
         machine, shapes = target.machine or Machine(), target.matrix_shapes
-        return Context(machine, shapes, target.kernel_problem, target.name, rewrite_limit=rewrite_limit)
+        questions = target.kernel_problem, target.row_problem, target.reduction_seconds
+        return Context(machine, shapes, *questions, target.name, rewrite_limit=rewrite_limit)
 
     def accesses(self, kernel: Kernel) -> Accesses:
         """The accesses of `kernel`, found once as long as passes leave it as it is."""

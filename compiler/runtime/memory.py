@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from compiler.errors import VerifyError
 from compiler.ir.tile.inplace import aliasable_pairs
-from compiler.ir.tile.kernel import Block, For, Kernel, Store, stmt_body, walk
+from compiler.ir.tile.kernel import Block, Kernel, Store, is_parallel_loop, stmt_body, walk
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Step, walk_steps
 
 ALIGNMENT = 64
@@ -68,9 +68,9 @@ def repeated_stores(kernel: Kernel) -> set[str]:
         for s in body:
             if isinstance(s, Store) and loops:
                 yield s.buffer
-            yield from stores(stmt_body(s), loops - (isinstance(s, For) and s.parallel))
+            yield from stores(stmt_body(s), loops - is_parallel_loop(s))
 
-    return set(stores(kernel.body, sum(isinstance(s, For) and s.parallel for s in walk(kernel.body))))
+    return set(stores(kernel.body, sum(map(is_parallel_loop, walk(kernel.body)))))
 
 
 def plan_memory(program: Program, names: Collection[str], pairs: InPlacePairs) -> MemoryPlan:

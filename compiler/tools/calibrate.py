@@ -49,7 +49,7 @@ class Measurement:
 
 
 def calibrate(bench: Bench | None = None, rounds: int = ROUNDS) -> list[Measurement]:
-    """Measure every field that has a microbenchmark, in rounds over all of them, on one thread."""
+    """Measure every field that has a microbenchmark, in rounds over all of them."""
     target = host_target()
     machine = target.machine or Machine()
     bench = bench or Bench(target, machine)

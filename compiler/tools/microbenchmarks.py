@@ -1,4 +1,4 @@
-"""Microbenchmarks: loops of a few vector instructions that measure fields of a machine's description, each by its name."""
+"""Microbenchmarks: loops of a few instructions, and programs of small kernels, that measure fields of a machine's description by name."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import inf
 from typing import Any, TypeAlias
 
 import numpy
+import torch
 
 from compiler.codegen.llvm.object_file import emit_object
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
+from compiler.ir.text.tile_parser import parse_program
+from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.loader import link_objects
+from compiler.runtime.threads import prepare_call
 
-Timer: TypeAlias = Callable[[Callable[[], None]], float]
+Timer: TypeAlias = Callable[[Callable[[], object]], float]
 """Runs a function and returns the seconds that it takes undisturbed."""
 
 
-def least_seconds(run: Callable[[], None], tries: int = 25) -> float:
+def least_seconds(run: Callable[[], object], tries: int = 25) -> float:
     """Return the least time of several calls, because disturbances only add time."""
     best = float("inf")
     for _ in range(tries):
@@ -223,12 +228,57 @@ def memory_latency(b: Bench) -> float:
     return latency(b, 4 * b.machine.l3)
 
 
+CHAIN = """program {{
+  input %x: f32[{n}]
+  input %w: f32[{n}, {rows}]
+  output %y: f32[{n}]
+  buffer %a: f32[{n}]
+  kernel @step(in %x: f32[{n}], in %w: f32[{n}, {rows}], out %y: f32[{n}]) {{ {body} }}
+  copy %x -> %y
+  repeat %t in 0..{repeats} {{
+    launch @step(%y, %w, %a)
+    launch @step(%a, %w, %y)
+  }}
+}}"""
+"""Launches a kernel twice in each of `repeats` steps, each time on what the launch before wrote."""
+
+
+def step_seconds(b: Bench, n: int, rows: int, body: str) -> float:
+    """Return the seconds of one launch of a kernel that computes `n` numbers of `n` others and weights [n, rows]."""
+    repeats = max(1, b.steps // (64 * rows))
+    program = CPUExecutable(parse_program(CHAIN.format(n=n, rows=rows, body=body, repeats=repeats)), b.target)
+    inputs = [torch.zeros(n), torch.zeros(n, rows)]
+    program(inputs)
+    return b.timer(lambda: program(inputs)) / (2 * repeats)
+
+
+def launch_seconds(b: Bench) -> float:
+    """Two kernels that multiply 4 KiB of numbers once each, beside one that multiplies them twice."""
+    n, lanes = 1024, b.target.lanes(32)
+    loop = f"for %i in 0..{n} tile {lanes} lanes {lanes}"
+    once, twice = (
+        step_seconds(b, n, 1, f"{loop} {{ store {value}, %y[%i] }}") for value in ("%x[%i] * 0.5", "%x[%i] * 0.5 * 0.5")
+    )
+    return 2 * once - twice
+
+
+def parallel_seconds(b: Bench) -> float:
+    """Work that takes as long on one thread as on all: products of a matrix and a vector, whose rows threads share or not."""
+    n, threads = 64, prepare_call()
+    product = "reduce add %k in 0..64 { yield %w[%i, %k] * %x[%k] }"
+    alone, shared = (
+        step_seconds(b, n, n, f"{loop} %i in 0..{n} {{ %s = {product} store %s, %y[%i] }}")
+        for loop in ("for", "parallel")
+    )
+    return (shared - alone / threads) * threads / (threads - 1) if threads > 1 else inf
+
+
 MICROBENCHMARKS: dict[str, Callable[[Bench], float]] = {
     f.__name__: f
     for f in (
         frequency, fma_per_cycle, fma_latency, loads_per_cycle, loads_per_broadcast, unaligned_cost, stores_per_cycle,
         shuffles_per_cycle, shuffle_latency, l2_line_cycles, l3_line_cycles, memory_line_cycles, l3_latency,
-        memory_latency,
+        memory_latency, launch_seconds, parallel_seconds,
     )
 }  # fmt: skip
 """Microbenchmarks by the field that they measure."""

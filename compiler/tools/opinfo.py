@@ -230,7 +230,9 @@ def _run_in_subprocess(info: Any, sampling: SamplingOptions) -> Tally:
     return Tally(full_name(info), sampling.label, dict(outcomes), {c: n for c, n in causes.items() if n})
 
 
-def _send_outcomes(send: Callable[[SampleOutcome | None], object], info: Any, sampling: SamplingOptions, limit: float = 0) -> None:
+def _send_outcomes(
+    send: Callable[[SampleOutcome | None], object], info: Any, sampling: SamplingOptions, limit: float = 0
+) -> None:
     """Send the outcome of each sample, then None; a sample over `limit` seconds, if it is not 0, ends the process by SIGPROF."""
     torch.set_num_threads(1)
     torch.manual_seed(sampling.seed)

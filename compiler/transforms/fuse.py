@@ -26,7 +26,7 @@ def fuse(first: For, second: L, fresh: NameSupply) -> L:
     TransformError if only one is parallel, the ranges differ, an iteration of the second touches what another iteration
     of the first stores, or conversely; or if the first stores elsewhere than in local buffers, and the second reduces.
     """
-    ranges, is_parallel = tile.stmt_ranges(second), isinstance(second, For) and second.parallel
+    ranges, is_parallel = tile.stmt_ranges(second), tile.is_parallel_loop(second)
     if len(ranges) != 1 or not has_same_range(first.range, ranges[0]):
         raise TransformError(f"the ranges of %{first.range.var} and %{ranges[0].var} differ")
     if first.parallel != is_parallel:

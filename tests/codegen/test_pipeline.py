@@ -21,7 +21,7 @@ from compiler.passes.manager import run_pipeline
 
 SIZES = st.sampled_from([1, 2, 3, 5, 7, 13, 16, 17, 33])
 DTYPES = st.sampled_from(["f32", "f32", "f64", "f16", "bf16", "i32", "i64", "i8", "u8", "bool"])
-EAGER = TILE_PASSES.replace("parallelize", "parallelize{grain-size=1}")
+EAGER = TILE_PASSES.replace("parallelize", "parallelize{min-seconds=0}")
 RULES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 

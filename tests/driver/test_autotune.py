@@ -218,7 +218,7 @@ SMALL = Machine(vector_bits=128, l1=1 << 7, l2=1 << 8, l3=1 << 9)
     ids=["softmax", "product", "convolution", "turned"],
 )
 def test_whatever_is_offered_computes_the_same(text: str, offered: set[str]) -> None:
-    passes = parse_pipeline(TILE_PASSES.replace("parallelize", "parallelize{grain-size=1000}"))
+    passes = parse_pipeline(TILE_PASSES.replace("parallelize", "parallelize{min-seconds=2.98e-8}"))
     kernel, context = parse_kernel(text), Context(machine=SMALL)
     run_pipeline(kernel, passes, context)
     assert {o.pass_.name for o in context.alternatives} >= offered

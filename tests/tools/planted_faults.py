@@ -208,7 +208,7 @@ FAULTS = (
     Fault("pack", "a layout without a dimension", PANELS, replaced(Pack, "packed_layout", lambda f: lambda *a: None if f(*a) is None else replace(f(*a), physical_dims=f(*a).physical_dims[:-1])), message="stored as"),
     Fault("unroll", "a lost last step", PANELS, replaced(Unroll, "fully_unroll", lambda f: lambda self, ranges, copies: tuple(r.with_(hi=r.hi - 1) for r in f(self, ranges, copies))), message="unrolled"),
     Fault("parallelize", "a lost last iteration", PREFIX, replaced(parallelize.Parallelize, "keep_parallel", lambda f: lambda self, loop, *a: f(self, replace(loop, range=loop.range.with_(hi=63)), *a)),
-          "vectorize,parallelize{grain-size=1}", "parallel"),
+          "vectorize,parallelize{min-seconds=0}", "parallel"),
     Fault("expand-math", "a wrong polynomial", MAP, replaced(expansions, "expand", lambda f: lambda call: f(call) * 1.001), message="exp expanded"),
 )  # fmt: skip
 """One fault for each of many passes."""

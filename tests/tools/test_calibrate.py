@@ -31,6 +31,12 @@ def test_every_microbenchmark_runs(name: str) -> None:
     assert MICROBENCHMARKS[name](bench()) > 0
 
 
+def test_one_thread_cannot_measure_what_others_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compiler.tools.microbenchmarks.prepare_call", lambda: 1)
+    seconds = MICROBENCHMARKS["parallel_seconds"](bench())
+    assert not Measurement("parallel_seconds", 4.5e-7, (seconds,) * 5).is_reliable
+
+
 def test_what_calibrate_writes_is_a_description(tmp_path: Path) -> None:
     measurements = calibrate(bench(), rounds=2)
     assert [m.field for m in measurements] == list(MICROBENCHMARKS)

@@ -53,7 +53,7 @@ def emit_kernel(kernel: Kernel, target: CPUTarget, debug: DebugInfo | None = Non
 
 def emit_phase(emitter: KernelEmitter, phase: Block) -> PhaseBody:
     """Emit one phase of a parallel kernel."""
-    loops = [perfect_parallel_nest((s,)) for s in phase if isinstance(s, For) and s.parallel]
+    loops = [perfect_parallel_nest((s,)) for s in phase if tile.is_parallel_loop(s)]
     steps = tuple(product(trip_count(f.range) for f in nest) for nest in loops)
     return PhaseBody(emitter.emit(phase, shared=True), steps)
 
@@ -83,7 +83,7 @@ class KernelEmitter:
             )
         ev = ExprEmitter(self.b, scope)
         if shared:
-            loops = [s for s in body if isinstance(s, For) and s.parallel]
+            loops = [s for s in body if tile.is_parallel_loop(s)]
             self.emit_block(body[: -len(loops)], ev)
             self.emit_shared_loops(loops, ev)
         else:

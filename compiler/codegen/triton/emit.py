@@ -111,7 +111,7 @@ class TritonKernelEmitter:
         self.local_depths: dict[str, int] = {}  # number of loops around each local buffer
         stores = Counter(s.buffer for s in tile.walk(kernel.body) if isinstance(s, Store))
         self.reassigned = {buffer for buffer, count in stores.items() if count > 1}
-        self.grid_loops = [s.range for s in tile.walk(kernel.body) if isinstance(s, For) and s.parallel]
+        self.grid_loops = [s.range for s in tile.walk(kernel.body) if tile.is_parallel_loop(s)]
         self.needs_int64_index = has_long_indices(kernel)
         self.unrolled: set[str] = set()  # loops over windows, whose loads then wait for memory together
         self.written_params = {self.params[p.name] for p in kernel.params if p.is_written}
@@ -222,9 +222,9 @@ class TritonKernelEmitter:
     # statements
 
     def emit_block(self, body: tile.Block) -> None:
-        if sum(isinstance(s, For) and s.parallel for s in body) > 1:
+        if sum(map(tile.is_parallel_loop, body)) > 1:
             raise TritonError(f"@{self.kernel.name}: sibling parallel loops need two kernels")
-        if any(isinstance(s, For) and s.parallel for s in body) and any(map(self.is_read_modify_write, body)):
+        if any(map(tile.is_parallel_loop, body)) and any(map(self.is_read_modify_write, body)):
             raise TritonError(
                 f"@{self.kernel.name}: a read-modify-write statement next to a parallel loop needs its own kernel"
             )
@@ -236,7 +236,7 @@ class TritonKernelEmitter:
 
     def is_read_modify_write(self, stmt: Stmt) -> bool:
         """Return True if a statement outside parallel loops writes a parameter that it reads: it must not run in every program."""
-        is_parallel = isinstance(stmt, For) and stmt.parallel
+        is_parallel = tile.is_parallel_loop(stmt)
         rewritten = tile.loaded_buffers((stmt,)) & tile.stored_buffers((stmt,)) & self.params.keys()
         return bool(rewritten) and not is_parallel
 

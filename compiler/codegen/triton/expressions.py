@@ -30,7 +30,7 @@ from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
 from compiler.ir.symbolic.index_atoms import Atom, DynamicSize, FloorDiv, Min, Var, format_index, map_atoms, operands
 from compiler.ir.symbolic.index_expr import Bounds, Dim, apply_compound, interval, substitute, var, variables
 from compiler.ir.text.tile_printer import PRECEDENCE, UNARY_PRECEDENCE
-from compiler.ir.tile.kernel import For, Kernel, Range, Store, walk
+from compiler.ir.tile.kernel import Kernel, Range, Store, is_parallel_loop, walk
 from compiler.ir.types import f32, f64
 
 ATOM_PRECEDENCE = UNARY_PRECEDENCE + 1
@@ -366,7 +366,7 @@ def contiguous_loops(kernel: Kernel) -> dict[str, bool]:
     def is_contiguous(v: str) -> bool:
         return bool(offsets) and all(substitute(d, {v: var(v) + 1}) - d == 1 for d in offsets)
 
-    return {s.range.var: is_contiguous(s.range.var) for s in walk(kernel.body) if isinstance(s, For) and s.parallel}
+    return {s.range.var: is_contiguous(s.range.var) for s in walk(kernel.body) if is_parallel_loop(s)}
 
 
 def is_guarded_load(e: PrimitiveCall) -> bool:

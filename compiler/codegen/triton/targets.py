@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from compiler.analysis.local_blocks import addressing_problem
+from compiler.cost.gpu_contraction import oversized_product, reduction_seconds
 from compiler.cost.machine import GPU, shipped_machine
 from compiler.ir.tile.kernel import Kernel
 from compiler.target import MATRIX_DTYPES, MatrixShape, MemorySpace, Target
@@ -23,6 +24,14 @@ class GPUTarget(Target):
     def kernel_problem(self, kernel: Kernel) -> str:
         """Return how a kernel addresses a local buffer, which is a block in registers."""
         return addressing_problem(kernel)
+
+    def row_problem(self, kernel: Kernel) -> str:
+        """Return which product has no block with whole rows of local buffers that fits."""
+        return oversized_product(kernel, self.machine) if isinstance(self.machine, GPU) else ""
+
+    def reduction_seconds(self, kernel: Kernel) -> float:
+        """Return the seconds of products in their best blocks, and of serial loops that wait for memory."""
+        return reduction_seconds(kernel, self.machine) if isinstance(self.machine, GPU) else 0.0
 
     @property
     def device_type(self) -> str:

@@ -14,11 +14,11 @@ frontend turns mutation into extra outputs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from compiler.ir.graph.node import CONSTANT, INPUT, Node
 from compiler.ir.graph.structure import Composite, Leaf, Recurrence
@@ -29,6 +29,8 @@ from compiler.ir.types import TensorType
 
 if TYPE_CHECKING:
     import networkx
+
+H = TypeVar("H", bound=Hashable)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +162,17 @@ def postorder(
             stack.append((node, True))
             stack += [(d, False) for d in reversed(dependencies(node)) if d not in seen]
     return order
+
+
+def reachable(roots: Iterable[H], successors: Callable[[H], Iterable[H]]) -> Iterator[H]:
+    """Yield `roots` and all that their `successors` lead to, each once, depth first."""
+    pending, seen = [*roots], set[H]()
+    while pending:
+        x = pending.pop()
+        if x not in seen:
+            seen.add(x)
+            yield x
+            pending += successors(x)
 
 
 def preorder(roots: Iterable[Node], members: Container[Node]) -> list[Node]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from compiler.ir.scalar import Expr, PrimitiveCall
@@ -47,6 +47,13 @@ def contraction_of(stmt: Stmt) -> Contraction | None:
 def is_contraction(stmt: Stmt) -> TypeGuard[Reduce]:
     """Return True if `stmt` adds products."""
     return contraction_of(stmt) is not None
+
+
+def without_guard(stmt: Stmt) -> Stmt:
+    """Return a guarded reduction without its guard, and other statements unchanged."""
+    if isinstance(stmt, Reduce) and isinstance(stmt.value, PrimitiveCall) and stmt.value.primitive == "where":
+        return replace(stmt, value=stmt.value.args[1])
+    return stmt
 
 
 def uncast(e: Expr) -> Expr:

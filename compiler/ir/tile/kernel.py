@@ -63,7 +63,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from operator import add, is_
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias, TypeGuard, Union
 
 from compiler.ir.scalar import Expr, IndexValue, Load, transform
 from compiler.ir.symbolic.bounds import lower_bound
@@ -357,6 +357,11 @@ def stmt_body(stmt: Stmt) -> Block:
 def stmt_ranges(stmt: Stmt) -> tuple[Range, ...]:
     """Return the loops that `stmt` opens."""
     return (stmt.range,) if isinstance(stmt, For) else stmt.ranges if isinstance(stmt, Reduce) else ()
+
+
+def is_parallel_loop(stmt: Stmt) -> TypeGuard[For]:
+    """Return True if `stmt` is a loop that threads or blocks may share."""
+    return isinstance(stmt, For) and stmt.parallel
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from compiler.ir.symbolic.index_expr import Dim, ceildiv
-from compiler.ir.tile.kernel import Block, For, Kernel, Range
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, is_parallel_loop
 
 
 def perfect_nest(body: Block) -> list[For]:
@@ -42,6 +42,6 @@ def map_nests(kernel: Kernel, rule: Callable[[Kernel], Block]) -> Kernel:
 
     A kernel with any other statement at the top is passed to `rule` as it is.
     """
-    if len(kernel.body) > 1 and all(isinstance(s, For) and s.parallel for s in kernel.body):
+    if len(kernel.body) > 1 and all(map(is_parallel_loop, kernel.body)):
         return kernel.with_body(tuple(s for part in kernel.body for s in rule(kernel.with_body((part,)))))
     return kernel.with_body(rule(kernel))

@@ -14,13 +14,13 @@ from compiler.ir.tile.dependence import MemoryAccess, may_conflict, memory_acces
 from compiler.ir.tile.kernel import (
     Block,
     BoundsCheck,
-    For,
     Kernel,
     Let,
     Local,
     Reduce,
     Stmt,
     copied_buffers,
+    is_parallel_loop,
     loaded_buffers,
     stored_buffers,
     walk,
@@ -34,14 +34,14 @@ def is_parallelizable(kernel: Kernel) -> bool:
     Parallel loops must not write these buffers, of which each thread has its own copy.  A thread runs the other statements
     when it joins, so these must not read what a later parallel loop writes, and no bounds check may follow the last loop.
     """
-    loops = tuple(s for s in kernel.body if _is_shared(s))
+    loops = tuple(s for s in kernel.body if is_parallel_loop(s))
     if not loops or isinstance(kernel.body[-1], BoundsCheck):
         return False
-    serial_stmts = tuple(s for s in kernel.body if not _is_shared(s))
+    serial_stmts = tuple(s for s in kernel.body if not is_parallel_loop(s))
     local_buffers = {s.buffer for s in walk(serial_stmts) if isinstance(s, Local)}
     read = set[str]()
     for s in kernel.body:
-        if not _is_shared(s):
+        if not is_parallel_loop(s):
             read |= loaded_buffers((s,))
         elif read & stored_buffers((s,)):
             return False
@@ -60,12 +60,8 @@ def parallel_phases(kernel: Kernel) -> tuple[Block, ...]:
         if k in points and loops:
             phases.append((*_needed(serial, loops), *loops))
             serial, loops = [s for s in serial if not isinstance(s, BoundsCheck)], []
-        (loops if _is_shared(stmt) else serial).append(stmt)
+        (loops if is_parallel_loop(stmt) else serial).append(stmt)
     return (*phases, (*_needed(serial, loops), *loops)) if loops else tuple(phases)
-
-
-def _is_shared(stmt: Stmt) -> bool:
-    return isinstance(stmt, For) and stmt.parallel
 
 
 def _needed(serial: list[Stmt], loops: list[Stmt]) -> list[Stmt]:

@@ -73,7 +73,7 @@ class _AbstractExecution:
             if isinstance(s, (AsyncCopy, Wait))
         }
         found = {name: queues.get(name, ()) for name in names}
-        if isinstance(stmt, For) and stmt.parallel:
+        if tile.is_parallel_loop(stmt):
             self.problems += [f"%{b} has copies under way before parallel %{r.var}" for b in sorted(names) if found[b]]
         unknown = {name: (None,) * len(queue) for name, queue in found.items()}
         left = _AbstractExecution().run_loops(tuple(inner), stmt, {**queues, **unknown}, bounds) if names else {}

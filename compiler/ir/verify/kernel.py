@@ -29,6 +29,7 @@ from compiler.ir.tile.kernel import (
     Wait,
     access_indices,
     has_partial_rows,
+    is_parallel_loop,
     stmt_body,
     stmt_ranges,
     walk,
@@ -225,7 +226,7 @@ def _check_scratch(kernel: Kernel) -> Iterator[str]:
     All accesses in the loop must index the same dimension with the loop variable.
     """
     for p in (p for p in kernel.params if p.role == "scratch"):
-        for s in (s for s in kernel.body if isinstance(s, For) and s.parallel):
+        for s in (s for s in kernel.body if is_parallel_loop(s)):
             indices = access_indices((s,), p.name)
             if indices and not any(
                 set(axis_indices) == {var(s.range.var)} for axis_indices in zip(*indices, strict=True)
@@ -351,7 +352,7 @@ def parallel_stores_are_disjoint(site: ScopedStmt) -> Iterator[str]:
     name, index = site.written
     loop_deps = site.scope.loop_variables(frozenset().union(*map(variables, index)))
     for r, stmt in site.scope.enclosing_loops[site.scope.buffers[name].depth :]:
-        is_concurrent = r.tile > 1 or (isinstance(stmt, For) and stmt.parallel)
+        is_concurrent = r.tile > 1 or is_parallel_loop(stmt)
         if is_concurrent and r.var not in loop_deps and r.extent != 1:
             yield f"iterations of %{r.var} may write the same element; the index must depend on %{r.var}"
 
@@ -445,7 +446,7 @@ def parallel_is_outermost(site: ScopedStmt) -> Iterator[str]:
     """Check that a parallel loop is not inside a serial loop or a reduction."""
     if isinstance(site.stmt, For) and site.stmt.parallel:
         for r, stmt in site.scope.enclosing_loops:
-            if not (isinstance(stmt, For) and stmt.parallel):
+            if not is_parallel_loop(stmt):
                 yield f"parallel loop inside the serial loop over %{r.var}"
 
 

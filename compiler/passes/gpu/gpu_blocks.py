@@ -47,12 +47,10 @@ class GpuBlocks(TilePass):
         bounding = {
             v for s in tile.walk(ir.body) for r in tile.stmt_ranges(s) for d in (r.lo, r.hi) for v in variables(d)
         }
-        parallel_loops = [
-            s for s in tile.walk(ir.body) if isinstance(s, For) and s.parallel and s.range.var not in bounding
-        ]
+        parallel_loops = [s for s in tile.walk(ir.body) if tile.is_parallel_loop(s) and s.range.var not in bounding]
         elements = self.elements or block_elements(table, gpu)
         for stmt in tile.walk(ir.body):
-            if not ((isinstance(stmt, For) and stmt.parallel) or is_tiled(stmt)):
+            if not (tile.is_parallel_loop(stmt) or is_tiled(stmt)):
                 self.block_inner_loops(table, stmt, sizes, elements, gpu)
         if not any(is_tiled(s) for s in parallel_loops):
             remaining = elements // largest_block(ir.body, sizes)

@@ -51,7 +51,7 @@ class GpuDescriptors(ProgramPass):
                 for launch in ir.launches
                 if launch.kernel == name
                 for p, argument in zip(kernel.params, launch.arguments, strict=True)
-                if not is_aligned(ir, argument)
+                if not is_aligned_buffer(ir, argument)
             }
             cycles = {b: n for b, n in copy_cycles(kernel, gpu).items() if b not in unaligned}
             chosen = {b for b, n in cycles.items() if n > gpu.load_latency and not kernel.param(b).descriptor}
@@ -65,7 +65,7 @@ class GpuDescriptors(ProgramPass):
         return replace(ir, kernels=kernels)
 
 
-def is_aligned(program: Program, name: str) -> bool:
+def is_aligned_buffer(program: Program, name: str) -> bool:
     """Return True if a buffer is not made by PyTorch nor updated in place, and views of it begin at multiples of `ALIGNMENT`."""
     while name in program.views:
         view = program.views[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.ir.tile.kernel import Block, For, Kernel, Let
+from compiler.ir.tile.kernel import Block, Kernel, Let, is_parallel_loop
 from compiler.passes.base import Context, TilePass, register
 
 
@@ -29,6 +29,6 @@ class SinkBindings(TilePass):
 def sink(body: Block, bindings: Block) -> Block:
     """Return `body` with `bindings` before it, or inside the parallel loop that is all that follows its own bindings."""
     *own, last = body
-    if isinstance(last, For) and last.parallel and all(isinstance(s, Let) for s in own):
+    if is_parallel_loop(last) and all(isinstance(s, Let) for s in own):
         return (replace(last, body=sink(last.body, (*bindings, *own))),)
     return (*bindings, *body)

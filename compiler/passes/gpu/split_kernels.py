@@ -14,6 +14,7 @@ from compiler.ir.tile.kernel import (
     Param,
     Reduce,
     Store,
+    is_parallel_loop,
     loaded_buffers,
     stored_buffers,
 )
@@ -64,7 +65,7 @@ def split_kernel(kernel: Kernel) -> tuple[Kernel, ...]:
     is_divisible = isinstance(body[-1], (For, Store)) and all(
         isinstance(s, (Let, Reduce, BoundsCheck)) for s in between
     )
-    has_parallel_loop = any(isinstance(s, For) and s.parallel for s in body)
+    has_parallel_loop = any(map(is_parallel_loop, body))
     if len(writers) < 2 or not has_parallel_loop or not is_divisible or loaded_buffers(tuple(between)) & written:
         return (kernel,)
     firsts = [0, *(k + 1 for k in writers)]

@@ -18,7 +18,7 @@ from compiler.cost.contraction import ContractionProblem, best_common_width
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.errors import LoweringError
 from compiler.ir import ops
-from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import CONSTANT, Node
 from compiler.ir.graph.structure import ConstantLinear, Elementwise, Guard, IndexMap, Reduction
 from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, SMALL_SIZE_HINT, DynamicSize
@@ -176,7 +176,7 @@ def padding_bytes(c: PaddedConvolution, eliminated: tuple[bool, ...], single_use
     box = prod(shape[:2]) * prod(b + size + a for (b, a), size in zip(remaining_padding, shape[2:], strict=True))
     if not single_use and not any(eliminated):
         return 0
-    return (box + (-1 if has_reduction_producer(image) else 1) * prod(shape)) * image.dtype.bytes
+    return (box + (-1 if is_computed_by_reduction(image) else 1) * prod(shape)) * image.dtype.bytes
 
 
 def memory_wait_cycles(c: PaddedConvolution, eliminated: tuple[bool, ...], machine: Machine) -> float:
@@ -184,20 +184,13 @@ def memory_wait_cycles(c: PaddedConvolution, eliminated: tuple[bool, ...], machi
     image = c.image
     direct = not any(any(pair) and not d for d, pair in zip(eliminated, c.padding, strict=True))
     size = prod(map(c.expected_size, image.shape)) * image.dtype.bytes
-    return machine.line_latency * size / CACHE_LINE_BYTES if direct and not has_reduction_producer(image) else 0.0
+    return machine.line_latency * size / CACHE_LINE_BYTES if direct and not is_computed_by_reduction(image) else 0.0
 
 
-def has_reduction_producer(n: Node) -> bool:
+def is_computed_by_reduction(n: Node) -> bool:
     """Return True if a kernel computes `n`, and so stores it inside the padding without a copy."""
-    seen, stack = set[Node](), [n]
-    while stack:
-        m = stack.pop()
-        if isinstance(m.structure, (Reduction, ConstantLinear)):
-            return True
-        if isinstance(m.structure, (Elementwise, IndexMap)) and m not in seen:
-            seen.add(m)
-            stack += m.operands
-    return False
+    computed = reachable([n], lambda m: m.operands if isinstance(m.structure, (Elementwise, IndexMap)) else ())
+    return any(isinstance(m.structure, (Reduction, ConstantLinear)) for m in computed)
 
 
 def without_padding(c: PaddedConvolution, eliminated: tuple[bool, ...]) -> Node:

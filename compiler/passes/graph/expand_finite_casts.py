@@ -34,7 +34,7 @@ class ExpandFiniteCasts(GraphPass):
         for n in ir.nodes:
             is_finite = is_cast(n) and n.dtype == f32 and is_finite_constant(n.operands[0])
             if is_finite and context.may_apply(self, "the constant has no NaN", n):
-                new[n] = widened(n.operands[0]).with_name(n.name).with_loc(n.loc)
+                new[n] = finite_to_f32(n.operands[0]).with_name(n.name).with_loc(n.loc)
         return ir.replace_nodes(new)
 
 
@@ -47,7 +47,7 @@ def is_finite_constant(n: Node) -> bool:
     return bool(np.isfinite(n.attrs["value"].numpy_values).all())
 
 
-def widened(x: Node) -> Node:
+def finite_to_f32(x: Node) -> Node:
     """Return the f32 value of floats of 8 bits that are numbers: the fields of the code are put where f32 has them."""
     f = x.dtype.float_format
     shift = f32.float_format.mantissa_bits - f.mantissa_bits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from compiler.analysis.contraction_nodes import is_contraction_node
 from compiler.analysis.demand import is_cheap_index_expr
 from compiler.ir import ops
 from compiler.ir.graph.constant import ConstantData, to_storage
-from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import CONSTANT, INPUT, Node, constant_node
 from compiler.ir.graph.structure import Generate, Opaque, Recurrence, TupleGet, is_view
 from compiler.ir.interpret.graph import interpret_in_float64
@@ -51,17 +52,13 @@ class Fold(GraphPass):
 
     def _frontier(self, ir: Graph, sources: dict[Node, frozenset[Node]]) -> Iterable[Node]:
         """Yield the foldable nodes that outputs or non-constant nodes read."""
-        pending = list(ir.outputs) + [o for n in ir.nodes if n not in sources for o in n.operands]
-        seen: set[Node] = set()
-        while pending:
-            n = pending.pop()
-            if n in seen or n not in sources or n.op is CONSTANT:
-                continue
-            seen.add(n)
-            if self._is_profitable(ir, n, sources):
-                yield n
-            else:
-                pending.extend(n.operands)
+
+        @cache
+        def is_folded(n: Node) -> bool:
+            return n in sources and n.op is not CONSTANT and self._is_profitable(ir, n, sources)
+
+        read = (*ir.outputs, *(o for n in ir.nodes if n not in sources for o in n.operands))
+        return filter(is_folded, reachable(read, lambda n: n.operands if n in sources and not is_folded(n) else ()))
 
     def _is_profitable(self, ir: Graph, n: Node, sources: Mapping[Node, frozenset[Node]]) -> bool:
         if isinstance(n.result_type, tuple) or isinstance(n.structure, Generate) or is_cheap_index_expr(n):
@@ -75,14 +72,8 @@ class Fold(GraphPass):
 
 def _is_contracted(ir: Graph, n: Node, sources: Collection[Node]) -> bool:
     """Return True if a contraction reads `n`, directly or through other nodes of `sources`."""
-    pending, seen = [n], {n}
-    while pending:
-        users = ir.users[pending.pop()]
-        if any(map(is_contraction_node, users)):
-            return True
-        pending += [u for u in dict.fromkeys(users) if u in sources and u not in seen]
-        seen.update(users)
-    return False
+    computed = reachable([n], lambda m: (u for u in ir.users[m] if u in sources))
+    return any(is_contraction_node(u) for m in computed for u in ir.users[m])
 
 
 def _evaluate(nodes: Sequence[Node]) -> list[tuple[Node, torch.Tensor]]:

@@ -8,17 +8,15 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from compiler.analysis.accesses import Accesses
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
-from compiler.analysis.local_blocks import reads_whole_locals
+from compiler.analysis.operand_reuse import reread_bytes
 from compiler.analysis.placement import concat_offsets
 from compiler.analysis.reduction_domains import reduction_extents
 from compiler.analysis.structural_key import group_key
 from compiler.cost.estimates import TIE, unscheduled_seconds
-from compiler.cost.gpu_contraction import oversized_product, reduction_seconds
-from compiler.cost.machine import GPU, Machine
+from compiler.cost.machine import Machine
 from compiler.errors import LoweringError
-from compiler.ir.graph.graph import Graph, postorder, preorder
+from compiler.ir.graph.graph import Graph, postorder, preorder, reachable
 from compiler.ir.graph.node import OPS, Node, input_node, scalar_value
 from compiler.ir.graph.structure import (
     Composite,
@@ -33,16 +31,13 @@ from compiler.ir.graph.structure import (
     TupleGet,
     is_view,
 )
-from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Local, dim_hint
-from compiler.ir.tile.loop_nest import perfect_parallel_nest
 from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import constant_sources, is_widened
 from compiler.passes.remark import format_seconds
-from compiler.passes.tile.delinearize import Delinearize, without_guard
+from compiler.passes.tile.delinearize import Delinearize
 from compiler.passes.tile.fuse_loops import FuseLoops
 from compiler.passes.tile.online_softmax import OnlineSoftmax
 
@@ -280,17 +275,12 @@ class GroupSearch:
 
     def stays_acyclic(self, n: Node, g: Group) -> bool:
         """Return True if no path from `n` leaves `g` and comes back: then `g` can output `n` for its other users."""
-        seen: set[Group | Node] = set()
-        stack = [u for u in self.consumer_units(n) if u is not g]
-        while stack:
-            unit = stack.pop()
-            if unit is g:
-                return False
-            if unit not in seen:
-                seen.add(unit)
-                results = (unit.root, *unit.extra_outputs) if isinstance(unit, Group) else (unit,)
-                stack += [u for r in results for u in self.consumer_units(r) if u is not unit]
-        return True
+
+        def consumers(unit: Group | Node) -> list[Group | Node]:
+            results = (unit.root, *unit.extra_outputs) if isinstance(unit, Group) else (unit,)
+            return [u for r in results for u in self.consumer_units(r) if u is not unit]
+
+        return g not in reachable((u for u in self.consumer_units(n) if u is not g), consumers)
 
     def consumer_units(self, n: Node) -> list[Group | Node]:
         """Return the groups of the users of `n`, and the users without a group."""
@@ -330,10 +320,9 @@ class GroupSearch:
             return problem
         # no guards inside its sums, where that is possible
         split = Delinearize().run(kernel, Context(self.context.machine))
-        machine, seconds = self.context.machine, unscheduled_seconds(split, self.context.machine)
-        if isinstance(machine, GPU):
-            seconds = max(seconds, reduction_seconds(split, machine) + machine.launch_seconds)
-        return seconds
+        machine = self.context.machine
+        least = self.context.reduction_seconds(split) + machine.launch_seconds
+        return max(unscheduled_seconds(split, machine), least)
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:
         """Return True if a constant linear map of the group depends on one of its reductions, or vice versa."""
@@ -366,12 +355,9 @@ class GroupSearch:
         )
 
     def profitability_veto(self, kernel: Kernel, body: Graph) -> str:
-        """Return the reason why a kernel that can be lowered would be slow, or no code for the machine, or ""."""
+        """Return the reason why a kernel that can be lowered would be slow, or whose rows no block holds, or ""."""
         machine = self.context.machine
-        if not machine.has_indexed_locals and not reads_whole_locals(kernel):
-            return "elements of a local buffer would be read one by one, but it lies in registers"
-        problem = oversized_product(kernel, machine) if isinstance(machine, GPU) else ""
-        if problem and not uses_online_softmax(kernel, machine):
+        if (problem := self.context.row_problem(kernel)) and not uses_online_softmax(kernel, machine):
             return problem
         sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
         read = preorder([o for n in sums for o in n.operands], frozenset(body.nodes))
@@ -462,16 +448,3 @@ def reads_once(n: Node) -> bool:
 def uses_online_softmax(kernel: Kernel, machine: Machine) -> bool:
     """Return True if `online-softmax` will block the kernel's rows, so that they share what they reread."""
     return OnlineSoftmax().for_machine(machine).match_row(FuseLoops().run(kernel, Context()), machine) is not None
-
-
-def reread_bytes(kernel: Kernel) -> int:
-    """Return the most bytes of an operand that a contraction rereads for each step of an outer parallel loop."""
-    table, most = Accesses(kernel), 0
-    rows = {f.range.var for f in perfect_parallel_nest(kernel.body)}
-    for a in table.all:
-        if a.is_store or not is_contraction(without_guard(a.stmt)) or table.roles[a.buffer] == "local":
-            continue
-        if any(not table.depends_on(a, v) for v in rows):
-            inner = (r for r in a.loops if r.var not in rows and any(r.var in variables(d) for d in a.index))
-            most = max(most, prod(dim_hint(r.extent) for r in inner) * table.types[a.buffer].dtype.bytes)
-    return most

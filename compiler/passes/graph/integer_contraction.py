@@ -50,7 +50,7 @@ class IntegerContraction(GraphPass):
             if not is_contraction_node(n):
                 continue
             a, b = (found[o] for o in n.operands)
-            if not any(_is_quantized(m) for m in (a, b)):
+            if not (a or b):
                 continue
             if n.dtype == i32 and all(o.dtype in CODES for o in n.operands):
                 context.note(self, "runs in integers", n)
@@ -62,10 +62,6 @@ class IntegerContraction(GraphPass):
             else:
                 context.missed(self, f"runs in {n.dtype}: {rewritten}", n)
         return ir.replace_nodes(new)
-
-
-def _is_quantized(m: Match) -> bool:
-    return isinstance(m, QuantizedValue) or m != ""
 
 
 def integer_contraction(n: Node, a: Match, b: Match) -> Node | str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -39,22 +39,17 @@ class LegalizeSignedness(GraphPass):
         new: dict[Node, Node] = {}
         for n in mixed_contractions(ir):
             matches = (found[o] for o in n.operands)
-            values = [m for m in matches if isinstance(m, QuantizedValue) and m.codes.dtype in CODES]
+            values = tuple(m for m in matches if isinstance(m, QuantizedValue) and m.codes.dtype in CODES)
             wraps = n.dtype.is_integer and n.dtype.bits < i32.bits  # sums that are bytes keep their dtype
             if len(values) != 2 or wraps or n.dtype == f64:
                 continue
-            legal = [v for v in _variants(*values) if matching_shape([q.codes for q in v], i32, context.matrix_shapes)]
+            pairs = product(*((v, _with_other_sign(v)) for v in values))  # first as they are
+            legal = [p for p in pairs if matching_shape([v.codes for v in p], i32, context.matrix_shapes)]
             best = min(legal, key=lambda v: _cost(values, v), default=values)
             dtypes = f"{best[0].codes.dtype} and {best[1].codes.dtype}"
             if best != values and context.may_apply(self, f"codes become {dtypes}", n):
                 new[n] = with_sum_dtype(n, [v.dequantize(n.dtype) for v in best], n.dtype).with_name(n.name)
         return ir.replace_nodes(new)
-
-
-def _variants(a: QuantizedValue, b: QuantizedValue) -> Iterator[list[QuantizedValue]]:
-    """Yield the operands with every signedness, first as they are."""
-    for pair in product((a, _with_other_sign(a)), (b, _with_other_sign(b))):
-        yield list(pair)
 
 
 def _cost(old: Collection[QuantizedValue], new: Collection[QuantizedValue]) -> int:

@@ -23,7 +23,7 @@ from compiler.analysis.quantized_value import (
 )
 from compiler.ir import ops
 from compiler.ir.graph.constant import ConstantData
-from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import CONSTANT, Node, constant_node, scalar_constant
 from compiler.ir.graph.structure import index_vars, is_view, position_variables
 from compiler.ir.symbolic.index_expr import var
@@ -121,16 +121,14 @@ class NarrowConstants(GraphPass):
     def candidates(self, ir: Graph) -> Iterator[Node]:
         """Yield the constant integers, or what is computed from some, that contractions in floats read."""
         constants = constant_sources(ir)
-        seen = set[Node]()
-        stack = [o for n in ir.nodes if is_contraction_node(n) and n.dtype.is_float for o in n.operands]
-        while stack:
-            n = stack.pop()
-            if n in seen or n not in constants:
-                continue
-            seen.add(n)
-            if not n.dtype.is_integer or is_transposed(n):
-                stack += n.operands
-            elif n.type.rank and static_bytes(n) > self.min_bytes and not any(c.dtype == i32 for c in constants[n]):
+        read = [o for n in ir.nodes if is_contraction_node(n) and n.dtype.is_float for o in n.operands]
+
+        def is_unpacked(n: Node) -> bool:
+            return n in constants and (not n.dtype.is_integer or is_transposed(n))
+
+        for n in reachable(read, lambda n: n.operands if is_unpacked(n) else ()):
+            is_large = n in constants and n.type.rank and static_bytes(n) > self.min_bytes
+            if is_large and not is_unpacked(n) and not any(c.dtype == i32 for c in constants[n]):
                 yield n
 
 

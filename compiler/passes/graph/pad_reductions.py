@@ -30,7 +30,7 @@ class PadReductions(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         constants, new = constant_sources(ir), dict[Node, Node]()
         for n in mixed_contractions(ir):
-            dims, found = reduced_dims(n), widening_shape(n.operands, n.dtype.compute, context.matrix_shapes)
+            dims, found = channel_dims(n), widening_shape(n.operands, n.dtype.compute, context.matrix_shapes)
             if dims is None or found is None or n.operands[1] not in constants:
                 continue
             shape, _ = found
@@ -45,7 +45,7 @@ class PadReductions(GraphPass):
         return ir.replace_nodes(new)
 
 
-def reduced_dims(n: Node) -> tuple[int, int] | None:
+def channel_dims(n: Node) -> tuple[int, int] | None:
     """Return the dimension of each operand of a contraction that its first sum alone runs over, or None."""
     if n.attrs.get("groups", 1) != 1:
         return None

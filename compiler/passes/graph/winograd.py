@@ -239,7 +239,7 @@ def toom_cook_matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
     kernel_transform, input_transform = list[tuple[Fraction, ...]](), list[tuple[Fraction, ...]]()
     for j, p in enumerate(points):
         others = [q for k, q in enumerate(points) if k != j]
-        scale = evaluate_from_roots(others, at=p)
+        scale = math.prod(p - q for q in others)
         kernel_transform.append(tuple(p**k / scale for k in range(r)))
         input_transform.append((*polynomial_coefficients(others), Fraction(0)))
     kernel_transform.append(tuple(Fraction(k == r - 1) for k in range(r)))
@@ -256,14 +256,6 @@ def polynomial_coefficients(roots: Sequence[Fraction]) -> list[Fraction]:
             b - root * a for a, b in zip([*coefficients, Fraction(0)], [Fraction(0), *coefficients], strict=True)
         ]
     return coefficients
-
-
-def evaluate_from_roots(roots: Sequence[Fraction], at: Fraction) -> Fraction:
-    """Return the value of the monic polynomial with these roots at one point."""
-    value = Fraction(1)
-    for root in roots:
-        value *= at - root
-    return value
 
 
 def as_floats(matrix: Matrix) -> tuple[tuple[float, ...], ...]:

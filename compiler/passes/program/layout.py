@@ -8,13 +8,13 @@ from typing import TypeAlias
 
 from compiler.analysis.accesses import Accesses
 from compiler.analysis.dot_match import DotMatch, match_dots, with_dots
+from compiler.analysis.placement import store_loops
 from compiler.analysis.size_hints import with_capped_hints
 from compiler.cost.machine import Machine
 from compiler.cost.vectorization import best_disjoint_loops, lane_count, scalar_ops, score_loops
-from compiler.ir.scalar import Load as LoadExpr
+from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT
-from compiler.ir.symbolic.index_expr import var
-from compiler.ir.tile.kernel import Block, For, Kernel, Param, Range, Store, dim_hint
+from compiler.ir.tile.kernel import Kernel, Param, dim_hint
 from compiler.ir.tile.program import Launch, Program, Step, expand_launches, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name
 from compiler.ir.types import TensorType, with_innermost
@@ -196,10 +196,7 @@ COPY_OPS = 2
 
 def transpose_kernel(type: TensorType, dim: int, name: str) -> Kernel:
     """Build the kernel that copies a tensor with `dim` innermost to row-major order."""
-    index = tuple(var(f"i{d}") if n != 1 else 0 for d, n in enumerate(type.shape))
-    body: Block = (Store("out0", index, LoadExpr(type.dtype, "x0", index)),)
-    for d in reversed([d for d in range(type.rank) if type.shape[d] != 1]):
-        body = (For(Range(f"i{d}", 0, type.shape[d]), body, parallel=True),)
+    body = store_loops("i", tuple((0, n) for n in type.shape), lambda index: Load(type.dtype, "x0", index))
     return Kernel(name, (Param("x0", with_innermost(type, dim)), Param("out0", type, "out")), body)
 
 

@@ -335,7 +335,7 @@ class Parallel(Directive):
             loops = loops_over(ir, v)
             if any(isinstance(s, Reduce) for s in loops):
                 raise TransformError(f"%{v} is reduced over, and threads do not share a reduction")
-            if not all(isinstance(s, For) and s.parallel for s in loops):
+            if not all(map(tile.is_parallel_loop, loops)):
                 require_independent(ir, context, v)
 
         def rule(s: Stmt) -> Block:

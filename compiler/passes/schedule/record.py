@@ -10,7 +10,7 @@ from typing import Any
 from compiler.errors import TilewrightError
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import variables
-from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, Store, stmt_ranges, walk
+from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, Store, is_parallel_loop, stmt_ranges, walk
 from compiler.passes.base import Context, Pass
 from compiler.passes.manager import PassInstrument
 from compiler.passes.schedule.directives import (
@@ -140,4 +140,4 @@ def nontemporal_stores(kernel: Kernel) -> list[Nontemporal]:
 
 def parallel_loops(kernel: Kernel) -> tuple[str, ...]:
     """Return the variables of the parallel loops, each once."""
-    return tuple(dict.fromkeys(s.range.var for s in walk(kernel.body) if isinstance(s, For) and s.parallel))
+    return tuple(dict.fromkeys(s.range.var for s in walk(kernel.body) if is_parallel_loop(s)))

@@ -138,7 +138,7 @@ class CacheBlocking(TilePass):
     def has_strided_operands(self, table: Accesses, nest: list[For], match: StoredContraction) -> bool:
         """Return True if one operand has the rows, one the columns, and their strides make blocking profitable."""
         rows, columns, depth = nest[-2].range.var, nest[-1].range.var, match.depth.var
-        reads = [a for a in table.all if a.stmt is match.reduction]
+        reads = table.loads_of(match.reduction)
         column_reads = [a for a in reads if table.depends_on(a, columns) and not table.depends_on(a, rows)]
         row_reads = [a for a in reads if table.depends_on(a, rows) and not table.depends_on(a, columns)]
         if (len(reads), len(column_reads), len(row_reads)) != (2, 1, 1):

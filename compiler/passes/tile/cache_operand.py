@@ -40,7 +40,7 @@ class CacheOperand(TilePass):
             assert isinstance(s, Reduce)
             table = context.accesses(ir)
             for a in table.all:
-                if a.stmt.__class__ is Reduce and getattr(a.stmt, "name", "") == s.name and not a.is_store:
+                if isinstance(a.stmt, Reduce) and a.stmt.name == s.name:
                     loop = self.reuse_loop(table, a, s, context.machine)
                     message = "" if loop is None else f"%{a.buffer} cached transposed per %{loop.var}"
                     if loop is not None and context.may_apply(self, message):
@@ -64,7 +64,7 @@ class CacheOperand(TilePass):
         index_vars = {n for d in a.index for n in variables(d)}
         if not reuse_loops or not strided_loops or not index_vars <= {r.var for r in a.loops}:
             return None
-        others = [b for b in table.all if b.stmt is a.stmt and not b.is_store and b is not a]
+        others = [b for b in table.loads_of(a.stmt) if b is not a]
         lane = strided_loops[-1]
         lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
         if dim_hint(lane.extent, 0) < lanes <= dim_hint(s.ranges[-1].extent, 0):

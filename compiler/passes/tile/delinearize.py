@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from compiler.analysis.accesses import Accesses
 from compiler.errors import TransformError
-from compiler.ir.scalar import IndexValue, PrimitiveCall
+from compiler.ir.scalar import IndexValue
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_atoms import Atom, FloorDiv, Mod, terms
 from compiler.ir.symbolic.index_expr import Dim, simplify, variables
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import Block, For, Kernel, Reduce, Stmt
+from compiler.ir.tile.contraction import is_contraction, without_guard
+from compiler.ir.tile.kernel import Block, For, Kernel
 from compiler.ir.tile.loop_nest import map_nests, perfect_nest
 from compiler.ir.tile.substitution import NameSupply, map_indices
 from compiler.passes.base import Context, TilePass, register
@@ -61,9 +61,10 @@ class Delinearize(TilePass):
         """Split the loops of a kernel without contractions that is one nest."""
         skipped = set[str]()
         while True:
-            indices = memory_offsets(ir)
+            table = Accesses(ir)
+            offsets = [table.types[a.buffer].offset(a.index) for a in table.all]
             loops = (f for f in perfect_nest(ir.body) if f.range.var not in skipped)
-            v, n = next(((f.range.var, n) for f in loops if (n := loop_divisor(f, indices))), ("", 0))
+            v, n = next(((f.range.var, n) for f in loops if (n := loop_divisor(f, offsets))), ("", 0))
             if not v:
                 return ir.body
             skipped.add(v)
@@ -94,19 +95,6 @@ class Delinearize(TilePass):
             copies = (residue for body in bodies for residue in split_by_residue(body, v, n))
             bodies = list(copies) if divides else split_bodies
         return tuple(s for b in bodies for s in b)
-
-
-def memory_offsets(kernel: Kernel) -> list[Dim]:
-    """Return the memory offset of every access."""
-    table = Accesses(kernel)
-    return [table.types[a.buffer].offset(a.index) for a in table.all]
-
-
-def without_guard(stmt: Stmt) -> Stmt:
-    """Return a guarded reduction without its guard, and other statements unchanged."""
-    if isinstance(stmt, Reduce) and isinstance(stmt.value, PrimitiveCall) and stmt.value.primitive == "where":
-        return replace(stmt, value=stmt.value.args[1])
-    return stmt
 
 
 def loop_divisor(loop: For, indices: Iterable[Dim], unit: int = 1) -> int:

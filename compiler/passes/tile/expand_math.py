@@ -9,6 +9,7 @@ from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, Kernel, Let, Reduce, Stmt, Store
 from compiler.ir.tile.substitution import NameSupply
+from compiler.math import expansions
 from compiler.passes.base import Context, TilePass, register
 
 
@@ -25,11 +26,9 @@ class ExpandMath(TilePass):
     name = "expand-math"
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        from compiler.math.expansions import EXPANSIONS, expand
-
         def has_expandable_calls(stmt: Stmt) -> bool:
             """Return True if the statement itself calls a function to expand."""
-            return any(e.primitive in EXPANSIONS for value in tile.stmt_exprs(stmt) for e in value.calls)
+            return any(e.primitive in expansions.EXPANSIONS for value in tile.stmt_exprs(stmt) for e in value.calls)
 
         if not any(map(has_expandable_calls, tile.walk(ir.body))):
             return ir
@@ -47,26 +46,23 @@ class ExpandMath(TilePass):
                 return Ref(e.dtype, name)
 
             def rule(e: Expr) -> Expr:
-                if not (isinstance(e, PrimitiveCall) and e.primitive in EXPANSIONS):
+                if not (isinstance(e, PrimitiveCall) and e.primitive in expansions.EXPANSIONS):
                     return e
                 if not context.may_apply(self, f"{e.primitive} expanded", required=True, remark=False):
                     return e
                 wide = e.dtype.compute
                 call = PrimitiveCall(wide, e.primitive, tuple(bind(a.to(wide)) for a in e.operands))
                 context.count(self, e.primitive)
-                return scalar.bind_common_subexprs(expand(call), bind).to(e.dtype)
+                return scalar.bind_common_subexprs(expansions.expand(call), bind).to(e.dtype)
 
             return lets, scalar.transform(value, rule)
 
         def expand_statement(stmt: Stmt) -> Block:
-            if not has_expandable_calls(stmt):
+            if not isinstance(stmt, (Let, Store, Reduce)) or not has_expandable_calls(stmt):
                 return (stmt,)
-            if isinstance(stmt, (Let, Store)):
-                lets, value = expand_calls(stmt.value)
-                return (*lets, replace(stmt, value=value))
+            lets, value = expand_calls(stmt.value)
             if isinstance(stmt, Reduce):
-                lets, value = expand_calls(stmt.value)
                 return (replace(stmt, body=(*stmt.body, *lets), value=value),)
-            return (stmt,)
+            return (*lets, replace(stmt, value=value))
 
         return ir.with_body(tile.expand_stmts(ir.body, expand_statement))

@@ -57,7 +57,7 @@ class FuseSiblings(TilePass):
 def is_row_loop(table: Accesses, v: str, min_rows: int) -> bool:
     """Return True if some contraction reads no constants, or lacks a loop of `min_rows` inside `v` that reuses them."""
     for stmt in (s for s in tile.walk(table.kernel.body) if is_contraction(s)):
-        reads = [a for a in table.all if a.stmt is stmt and table.roles[a.buffer] == "const"]
+        reads = [a for a in table.loads_of(stmt) if table.roles[a.buffer] == "const"]
         if not reads:
             return True
         inside = [r for r in reads[0].loops if r.var != v and r not in tile.stmt_ranges(stmt)]

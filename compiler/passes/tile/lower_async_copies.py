@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_expr import var
-from compiler.ir.tile.kernel import AsyncCopy, Block, Kernel, Local, Range, Stmt, Store, Wait, expand_stmts, walk
+from compiler.ir.tile.kernel import AsyncCopy, Block, Kernel, Range, Stmt, Store, Wait, expand_stmts, walk
 from compiler.ir.tile.loop_nest import wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply
 from compiler.passes.base import Context, TilePass, register
@@ -28,9 +28,7 @@ class LowerAsyncCopies(TilePass):
             return ir
         if not context.may_apply(self, "asynchronous copies become loops", required=True, remark=False):
             return ir
-        fresh = NameSupply(ir)
-        types = {p.name: p.type for p in ir.params}
-        types |= {s.buffer: s.type for s in walk(ir.body) if isinstance(s, Local)}
+        fresh, types = NameSupply(ir), context.accesses(ir).types
 
         def rule(stmt: Stmt) -> Block:
             if isinstance(stmt, AsyncCopy):

@@ -29,12 +29,10 @@ class NontemporalStores(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         max_bytes = context.machine.l3 // self.cache_divisor
         read = {a.buffer for a in context.accesses(ir).all if not a.is_store}
-        written = (p for p in ir.params if p.role == "out" and p.name not in read)
-        sizes = {p.name: p.type.nbytes for p in written}
+        sizes = {p.name: p.type.nbytes for p in ir.params if p.role == "out" and p.name not in read}
         large = {n: nontemporal_condition(size - max_bytes) for n, size in sizes.items() if dim_hint(size) > max_bytes}
-        condition = {n: "" if isinstance(s, int) else " if large" for n, s in large.items()}
-        messages = {n: f"%{n} stored non-temporally{text}" for n, text in condition.items()}
-        large = {n: s for n, s in large.items() if context.may_apply(self, messages[n])}
+        when = {n: "" if isinstance(s, int) else " if large" for n, s in large.items()}
+        large = {n: s for n, s in large.items() if context.may_apply(self, f"%{n} stored non-temporally{when[n]}")}
         if not large:
             return ir
 

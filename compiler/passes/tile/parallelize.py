@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 from compiler.cost.estimates import estimated_ops, symbolic_ops
 from compiler.ir.symbolic.index_expr import Dim, interval, product
-from compiler.ir.tile.kernel import Block, For, Kernel, Stmt, dim_hint, walk
+from compiler.ir.tile.kernel import Block, For, Kernel, Stmt, dim_hint, is_parallel_loop, walk
 from compiler.ir.tile.loop_nest import perfect_parallel_nest, trip_count
 from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.passes.base import Context, TilePass, from_machine, register
+from compiler.passes.remark import format_seconds
 
 
 @register
@@ -19,55 +20,47 @@ class Parallelize(TilePass):
 
     parallel %i { parallel %j { ... } }  ->  parallel %i { for %j { ... } }
 
-    Each thread needs `steps_per_thread` steps.  Kernels of fewer than `grain_size` operations run on the calling thread,
-    because sharing them would take longer; a chunk that a thread claims has at least half as many (`max_chunks`).  Every thread
+    Each thread needs `steps_per_thread` steps.  Kernels of less than `min_seconds` of work run on the calling thread,
+    because sharing them would take longer; a chunk that a thread claims has at least half as much (`max_chunks`).  Every thread
     repeats the statements outside of parallel loops (see `compiler.ir.tile.thread_sync`), so a kernel stays serial if
     these are most of its operations.
     """
 
     name = "parallelize"
     exact = True
-    grain_size: int = from_machine("parallel_ops")
+    min_seconds: float = from_machine("parallel_seconds")
     steps_per_thread: int = from_machine("steps_per_thread")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        dynamic_ops, total = symbolic_ops(ir, context.machine), estimated_ops(ir, context.machine)
+        machine = context.machine
+        dynamic_ops, total = symbolic_ops(ir, machine), estimated_ops(ir, machine)
         least, most = interval(dynamic_ops, {}) or (total, total)
-        if most < self.grain_size:
-            context.missed(self, f"{total} operations: below grain size")
+        grain = max(1, machine.operations_in(self.min_seconds))
+        if most < grain:
+            work = format_seconds(machine.operation_seconds(total))
+            context.missed(self, f"{work} of work: waking threads takes longer")
             return self.serial(ir, context)
-        min_steps = self.steps_per_thread * context.machine.threads
-        serial = ir.with_body(tuple(s for s in ir.body if not (isinstance(s, For) and s.parallel)))
-        serial_ops = estimated_ops(serial, context.machine)
-        message = f"parallel if at least {self.grain_size} operations" if least < self.grain_size else "parallel"
+        serial_ops = estimated_ops(ir.with_body(tuple(s for s in ir.body if not is_parallel_loop(s))), machine)
+        message = "parallel" if least >= grain else f"parallel from {format_seconds(self.min_seconds)} of work on"
         if (
             not is_parallelizable(ir)
             or 2 * serial_ops > total
-            or not context.may_apply(self, message, remark=least < self.grain_size)
+            or not context.may_apply(self, message, remark=least < grain)
         ):
             return self.serial(ir, context)
-        if total < 16 * self.grain_size:
-            context.propose(self, replace(self, grain_size=most + 1))
+        if total < 16 * grain:
+            context.propose(self, replace(self, min_seconds=machine.operation_seconds(most + 1)))
         context.propose(self, replace(self, steps_per_thread=max(1, self.steps_per_thread // 4)))
-        work_ratio = max(1, total // self.grain_size)
-        body = tuple(
-            self.keep_parallel(s, min_steps, work_ratio) if isinstance(s, For) and s.parallel else s for s in ir.body
-        )
-        return replace(ir, body=body, max_chunks=self.max_chunks(body, dynamic_ops))
+        min_steps, work_ratio = self.steps_per_thread * machine.threads, max(1, total // grain)
+        body = tuple(self.keep_parallel(s, min_steps, work_ratio) if is_parallel_loop(s) else s for s in ir.body)
+        return replace(ir, body=body, max_chunks=max_chunks(body, dynamic_ops // max(1, grain // 2)))
 
     def serial(self, ir: Kernel, context: Context) -> Kernel:
         """Return the kernel with serial loops only."""
-        if not any(isinstance(s, For) and s.parallel for s in walk(ir.body)):
+        if not any(map(is_parallel_loop, walk(ir.body))):
             return ir
         allowed = context.may_apply(self, "loops become serial", required=True, remark=False)
         return ir.with_body(serialize(ir.body)) if allowed else ir
-
-    def max_chunks(self, body: Block, ops: Dim) -> Dim | None:
-        """Return how often half of `grain_size` fits into `ops` operations; None if there are not so many iterations."""
-        most = ops // max(1, self.grain_size // 2)
-        loops = [perfect_parallel_nest((s,)) for s in body if isinstance(s, For) and s.parallel]
-        excess = [interval(product(trip_count(f.range) for f in nest) - most, {}) for nest in loops]
-        return most if any(e is None or e[1] > 0 for e in excess) else None
 
     def keep_parallel(self, loop: For, min_steps: int, work_ratio: int) -> For:
         """Keep `loop`, and loops perfectly nested in it, parallel until there are `min_steps` steps.
@@ -81,6 +74,13 @@ class Parallelize(TilePass):
         if steps < min_steps and len(inner) == 1 and isinstance(inner[0], For) and inner[0].parallel:
             return replace(loop, body=(self.keep_parallel(inner[0], -(-min_steps // max(1, steps)), work_ratio),))
         return replace(loop, body=serialize(inner))
+
+
+def max_chunks(body: Block, most: Dim) -> Dim | None:
+    """Return `most`, the most chunks with enough work, or None if no loop has more iterations."""
+    nests = (perfect_parallel_nest((s,)) for s in body if is_parallel_loop(s))
+    excess = (interval(product(trip_count(f.range) for f in nest) - most, {}) for nest in nests)
+    return most if any(e is None or e[1] > 0 for e in excess) else None
 
 
 def serialize(body: Block) -> Block:

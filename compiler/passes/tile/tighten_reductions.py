@@ -41,11 +41,9 @@ class TightenReductions(TilePass):
         guards = {s.name: s.value for s in tile.walk(ir.body) if isinstance(s, Let)}
 
         def rule(stmt: Stmt) -> Block:
-            new = tighten(stmt, guards) if isinstance(stmt, Reduce) else stmt
-            if isinstance(stmt, Reduce) and new is not stmt:
-                allowed = context.may_apply(self, f"range of %{stmt.name} tightened to its guard")
-                return (new if allowed else stmt,)
-            return (new,)
+            if isinstance(stmt, Reduce) and (new := tighten(stmt, guards)) is not stmt:
+                return (new if context.may_apply(self, f"range of %{stmt.name} tightened to its guard") else stmt,)
+            return (stmt,)
 
         body = tile.expand_stmts(ir.body, rule)
         read = {name for s in tile.walk(body) for value in tile.stmt_exprs(s) for name in names_read(value)}

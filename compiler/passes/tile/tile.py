@@ -54,11 +54,7 @@ class Tile(TilePass):
         self.tile_transposed_loops(table, sizes, {r for b in blocks for r in (b.row, *b.interleaved_loops)}, context)
         blocks = [b.with_max_columns(sizes[b.lane.var]) if b.lane.var in sizes else b for b in blocks]
         for group in constraint_groups(blocks):
-            rows = dict.fromkeys(b.row for b in group)
-            if len(rows) == 1:
-                self.choose_tiles(group, sizes, machine, context)
-            else:
-                self.choose_common_width(group, sizes, machine, context)
+            self.choose_tiles(group, sizes, machine, context)
         for s in contractions:
             self.tile_shared_rows(table, s, sizes, context)
             self.tile_block_of_sums(table, s, sizes, context)
@@ -108,7 +104,7 @@ class Tile(TilePass):
 
         def shared_bytes(r: Range) -> int:
             inside = (r, *table.loops[r.var][2])
-            shared = [a for a in table.all if a.stmt is s and not a.is_store and not table.depends_on(a, r.var)]
+            shared = [a for a in table.loads_of(s) if not table.depends_on(a, r.var)]
             counts = (
                 prod(tile.extent_hint(x) for x in a.loops if x not in inside and table.depends_on(a, x.var))
                 for a in shared
@@ -139,8 +135,7 @@ class Tile(TilePass):
             return
         if any(r.var in sizes or not table.is_parallel(r.var) or not isinstance(r.extent, int) for r in loops):
             return
-        loads = [a for a in table.all if a.stmt is s and not a.is_store]
-        walked = [{r for r in loops if table.depends_on(a, r.var)} for a in loads]
+        walked = [{r for r in loops if table.depends_on(a, r.var)} for a in table.loads_of(s)]
         if not all({r} in walked for r in loops):
             return
         block = {r.var: max(n for n in range(1, self.registers + 1) if dim_hint(r.extent) % n == 0) for r in loops}
@@ -169,7 +164,7 @@ class Tile(TilePass):
         """
         enclosing_loops = table.loops[s.ranges[0].var][2]
         lane = next((r for r in enclosing_loops if r.lanes), None)
-        reads = [a for a in table.all if a.stmt is s and not a.is_store]
+        reads = table.loads_of(s)
         if lane is None or not reads or any(reads_lanes(table, t, lane) for t in tile.walk(s.body)):
             return []
         depth = product(r.extent for r in s.ranges)
@@ -211,21 +206,12 @@ class Tile(TilePass):
     def choose_tiles(
         self, blocks: list[ContractionNest], sizes: dict[str, int], machine: Machine, context: Context
     ) -> None:
-        """Choose one number of rows, and vectors, for the contractions that share a row loop."""
-        chosen, *others = ranked_tiles(blocks[0].rows, [b.problem for b in blocks], machine)
-        context.propose(self, *(self.with_tiles(blocks, o) for o in others[:MAX_ALTERNATIVES]))
-        self.record_tiles(blocks, chosen, sizes, context)
-
-    def choose_common_width(
-        self, blocks: list[ContractionNest], sizes: dict[str, int], machine: Machine, context: Context
-    ) -> None:
-        """Choose one number of vectors for contractions that read the same panels, and rows for each row loop."""
-        self.record_tiles(blocks, best_common_width([(b.rows, b.problem) for b in blocks], machine)[1], sizes, context)
-
-    def record_tiles(
-        self, blocks: list[ContractionNest], tiles: list[RegisterTile], sizes: dict[str, int], context: Context
-    ) -> None:
-        """Record the tiles chosen for `blocks` in `sizes`, and report them."""
+        """Choose the vectors of contractions that need common ones, and the rows of each row loop; record the tiles in `sizes`."""
+        if len({b.row for b in blocks}) == 1:
+            tiles, *others = ranked_tiles(blocks[0].rows, [b.problem for b in blocks], machine)
+            context.propose(self, *(self.with_tiles(blocks, o) for o in others[:MAX_ALTERNATIVES]))
+        else:
+            tiles = best_common_width([(b.rows, b.problem) for b in blocks], machine)[1]
         for k, (b, choice) in enumerate(zip(blocks, tiles, strict=True)):
             height = min(self.rows or choice.rows, b.rows)
             width = min(self.columns or b.width(choice), b.problem.columns)
@@ -260,7 +246,7 @@ class Tile(TilePass):
 
 def reads_lanes(table: Accesses, s: Stmt, lane: Range) -> bool:
     """Return True if `s` is a contraction that loads other elements in each lane."""
-    return is_contraction(s) and any(a.stmt is s and table.depends_on(a, lane.var) for a in table.all)
+    return is_contraction(s) and any(table.depends_on(a, lane.var) for a in table.loads_of(s))
 
 
 def row_stride_bytes(table: Accesses, reads: list[Access], row_var: str, lane: Range) -> int:

@@ -45,11 +45,8 @@ class UnrollAndJam(TilePass):
             if not chains or any(isinstance(s, tile.Reduce) for s in tile.walk(stmt.body)):
                 return (stmt,)
             extent = tile.extent_hint(stmt.range)
-            factor, width, message = (
-                max(1, min(self.factor, extent)),
-                0,
-                f"unroll-and-jam by {min(self.factor, extent)}",
-            )
+            factor, width = max(1, min(self.factor, extent)), 0
+            message = f"unroll-and-jam by {factor}"
             if sum(map(arithmetic_ops, chains)) >= self.min_lane_ops and extent >= lanes:
                 factor, width, message = lanes, lanes, f"{lanes} iterations jammed into lanes"
             return (unroll_and_jam(stmt, factor, width) if context.may_apply(self, message) else stmt,)

@@ -43,7 +43,7 @@ AGGRESSIVE_PASSES = {
     "online-softmax": "online-softmax{max-untiled-length=3, column-block=3, row-block=2, causal-block=2}",
     "cache-operand": "cache-operand{min-reuse=2}",
     "unroll-and-jam": "unroll-and-jam{min-lane-ops=4}",
-    "parallelize": "parallelize{grain-size=1}",
+    "parallelize": "parallelize{min-seconds=0}",
 }
 """Pass options with thresholds so low that small graphs trigger the passes, by pass name."""
 

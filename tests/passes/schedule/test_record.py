@@ -104,7 +104,7 @@ COPY = """kernel @k(in %x: f32[64, 6], out %y: f32[64, 6]) {
         ("vectorize,tile,peel", "vectorize %j by 16 tile %j by 6"),
         ("nontemporal-stores{cache-divisor=100000}", "nontemporal %y"),
         ("parallelize", "serial"),
-        ("parallelize{grain-size=1}", "parallel %i"),
+        ("parallelize{min-seconds=0}", "parallel %i"),
     ],
 )
 def test_what_one_pass_decided(pipeline: str, steps: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from compiler.cost.machine import Machine
+from compiler.passes.remark import format_seconds
 from compiler.testing.checks import check_pass
 
 MACHINE = Machine(threads=2)
-EAGER = "parallelize{grain-size=1, steps-per-thread=4}"
+EAGER = "parallelize{min-seconds=0, steps-per-thread=4}"
 
 
 def nest(*kinds: str, sizes: tuple[int, ...] = (4, 4, 4), tile: str = "") -> str:
@@ -44,7 +45,10 @@ def test_outer_loops_are_shared_until_there_are_enough_steps(
 
 def test_small_kernels_run_on_the_calling_thread() -> None:
     check_pass(
-        "parallelize", before=nest(*PARALLEL), after=nest("for", "for", "for"), remark="operations: below grain size"
+        "parallelize",
+        before=nest(*PARALLEL),
+        after=nest("for", "for", "for"),
+        remark="ns of work: waking threads takes longer",
     )
 
 
@@ -99,9 +103,14 @@ def test_threads_share_a_kernel_where_open_sizes_make_it_worthwhile(like: int) -
     check_pass(
         "parallelize{steps-per-thread=1}",
         before=open_rows("parallel", "parallel", like=like),
-        after=open_rows("parallel", "for", like=like, more=f" max_chunks n*192//{MACHINE.parallel_ops // 2}"),
+        after=open_rows(
+            "parallel",
+            "for",
+            like=like,
+            more=f" max_chunks n*192//{MACHINE.operations_in(MACHINE.parallel_seconds) // 2}",
+        ),
         machine=MACHINE,
-        remark=f"parallel if at least {MACHINE.parallel_ops} operations",
+        remark=f"parallel from {format_seconds(MACHINE.parallel_seconds)} of work on",
     )
 
 
@@ -116,7 +125,7 @@ def test_no_size_may_be_large_enough() -> None:
 
 def test_or_every_size() -> None:
     check_pass(
-        "parallelize{grain-size=384, steps-per-thread=1}",
+        f"parallelize{{min-seconds={MACHINE.operation_seconds(384)}, steps-per-thread=1}}",
         before=open_rows("parallel", "parallel", like=8),
         after=open_rows("parallel", "parallel", like=8, more=" max_chunks n"),
         machine=MACHINE,
@@ -126,7 +135,7 @@ def test_or_every_size() -> None:
 def test_inner_loops_are_shared_too_where_few_rows_are_work_enough() -> None:
     """Of 800 rows there are 200 steps, of a grain of 8 rows two."""
     check_pass(
-        "parallelize{grain-size=1536}",
+        f"parallelize{{min-seconds={MACHINE.operation_seconds(1536)}}}",
         unchanged=open_rows("parallel", "parallel", like=800, more=" max_chunks n//4"),
         machine=MACHINE,
     )
