@@ -138,12 +138,19 @@ def guard_frozen_weights(
 
 
 def as_boxed_function(imported: FunctionalGraph, compiled_graph: CompiledGraph | PartitionedGraph) -> BoxedFunction:
-    """Return the function that AOTAutograd calls: adapts its arguments and results to those of `compiled_graph`."""
+    """Return the function that AOTAutograd calls: adapts its arguments and results to those of `compiled_graph`.
+
+    Dispatch modes are off while it runs: under one, kernels of PyTorch that conjugate are wrong (pytorch/pytorch#198118).
+    AOTAutograd makes first calls in a mode that warns of aliases among results of custom operators; here these are copied.
+    """
     sources = imported.input_sources
     profiled_graph = ProfiledGraph(compiled_graph)
     returned = sorted({r.position for r in imported.results if isinstance(r, (PassthroughInput, InputView))})
 
     def run(arguments: list[Any]) -> list[Any]:
+        if torch._C._len_torch_dispatch_stack():
+            with _disable_current_modes():
+                return run(arguments)
         tensors = [s.feed(arguments) for s in sources]
         passed_through = {k: arguments[k] for k in returned}
         arguments.clear()

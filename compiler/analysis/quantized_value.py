@@ -151,9 +151,14 @@ def _through_selection(n: Node, operands: Sequence[Match]) -> Match:
 
 
 def is_extreme(n: Node) -> bool:
-    """Return True if each element of `n` is the largest or smallest of some elements of its operand."""
+    """Return True if each element of `n` is the largest or smallest of some numbers in its operand; bools are no numbers."""
     s = n.structure
-    if not isinstance(s, Reduction) or s.combine not in ("max", "min") or len(n.operands) != 1:
+    if (
+        not isinstance(s, Reduction)
+        or s.combine not in ("max", "min")
+        or len(n.operands) != 1
+        or n.dtype.kind == "bool"
+    ):
         return False
     x = Ref(n.dtype, "x")
     return s.fn(x) == x

@@ -70,8 +70,7 @@ class KernelLowering:
 
     def __init__(self, graph: Graph, name: str, machine: Machine) -> None:
         self.graph, self.name, self.machine = graph, name, machine
-        types = (n.type for n in graph.nodes if isinstance(n.result_type, TensorType))
-        self.nest = LoopNestBuilder(frozenset().union(*(t.symbols for t in types if not t.is_static)))
+        self.nest = LoopNestBuilder(frozenset(s.name for s in graph.dynamic_sizes))
         self.inputs = {n: n.attrs["name"] for n in graph.inputs}
         self.materialized_elements = 0
         self.value_nodes: dict[str, Node] = {}

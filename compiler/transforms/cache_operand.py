@@ -7,9 +7,21 @@ from dataclasses import replace
 
 from compiler.errors import TransformError
 from compiler.ir import scalar
-from compiler.ir.scalar import Expr, Load
+from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.symbolic.index_expr import Bounds, Dim, interval, var, variables
-from compiler.ir.tile.kernel import Block, For, Local, Range, Stmt, Store, expand_stmts, map_exprs, stored_buffers
+from compiler.ir.tile.kernel import (
+    Block,
+    For,
+    Let,
+    Local,
+    Range,
+    Stmt,
+    Store,
+    expand_stmts,
+    map_exprs,
+    stored_buffers,
+    walk,
+)
 from compiler.ir.tile.loop_nest import wrap_in_nest
 from compiler.ir.tile.substitution import bound_names, substitute_indices
 from compiler.ir.types import TensorType
@@ -22,21 +34,23 @@ def cache_operand(loop: For, operand: Expr, dims: Sequence[Range], name: str, bo
     ->  local %name  for %r { for %j { store k[%j, %r], %name[%r, %j] } }
         for %i { for %j { reduce %r { x[%i, %r] * %name[%r, %j] } } }
 
-    `bounds` are those of the loops around `loop`.  TransformError if `loop` stores to a buffer of the operand or binds a name
-    in it, a load is masked (the copy would read out of bounds), or the box depends on the loop itself.
+    `bounds` are those of the loops around `loop`.  Values that `loop` binds to expressions are computed again in the copy.
+    TransformError if `loop` stores to a buffer of the operand or binds another name in it, a load is masked (the copy would
+    read out of bounds), or the box depends on the loop itself.
     """
-    for load in operand.loads:
+    value = with_inlined_values(operand, loop)
+    for load in value.loads:
         if load.mask is not None:
             raise TransformError(f"the load of %{load.buffer} is masked")
         if load.buffer in stored_buffers((loop,)):
             raise TransformError(f"%{load.buffer} is stored to in the loop over %{loop.range.var}")
     own = {r.var for r in dims}
-    if loop.range.var in own | operand.used_names:
+    if loop.range.var in own | value.used_names:
         raise TransformError(f"the operand depends on %{loop.range.var}")
-    if bound := sorted(operand.used_names & bound_names((loop,)) - own):
+    if bound := sorted(value.used_names & bound_names((loop,)) - own):
         raise TransformError(f"the operand depends on %{bound[0]}, bound in the loop over %{loop.range.var}")
     rename = {r.var: f"{name}.{r.var}" for r in dims}
-    fill = Store(name, tuple(var(r.var) - r.lo for r in dims), operand)
+    fill = Store(name, tuple(var(r.var) - r.lo for r in dims), value)
     fill = substitute_indices(fill, {v: var(n) for v, n in rename.items()})
     copy = wrap_in_nest([Range(rename[r.var], r.lo, r.hi) for r in dims], (fill,))
     shape = tuple(max_extent(r.extent, bounds) for r in dims)
@@ -58,6 +72,16 @@ def cache_operand_at(
         return cache_operand(stmt, operand, dims, name, bounds)
 
     return expand_stmts(body, rule)
+
+
+def with_inlined_values(e: Expr, loop: For) -> Expr:
+    """Return `e`, part of `loop`, with the values that statements of `loop` bind to expressions replaced by those."""
+    values = {s.name: s.value for s in walk((loop,)) if isinstance(s, Let)}
+
+    def rule(x: Expr) -> Expr:
+        return scalar.transform(values[x.name], rule) if isinstance(x, Ref) and x.name in values else x
+
+    return scalar.transform(e, rule)
 
 
 def max_extent(d: Dim, bounds: Bounds) -> Dim:

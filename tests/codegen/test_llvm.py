@@ -55,6 +55,18 @@ def test_reductions_of_every_type(op: str, dtype: str, target: str) -> None:
     np.testing.assert_allclose(run_native(kernel, [x], target)["y"], truth, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("lanes", [8, 16, 32, 64])
+@pytest.mark.parametrize(
+    "element", ["cast<i32>(%x[%k]) * cast<i32>(%y[%k])", "abs(cast<i32>(%y[%k]) - cast<i32>(bitcast<u8>(%x[%k])))"]
+)
+def test_sums_of_bytes_that_llvm_adds_by_one_instruction(element: str, lanes: int, target: str) -> None:
+    text = f"""kernel @k(in %x: i8[64], in %y: u8[64], out %z: i32[]) {{
+          %s = reduce add %k in 0..64 tile {lanes} lanes {lanes} {{ yield {element} }}  store %s, %z[]
+        }}"""
+    check_kernel(text, target)
+    check_kernel(text)
+
+
 def test_reducing_over_several_loops(target: str) -> None:
     check_kernel("""
     kernel @k(in %x: f32[3, 4, 5, 18], out %y: f32[3]) {

@@ -96,3 +96,12 @@ def test_sparse_tensors_are_refused_by_name() -> None:
         compiler.compile(FunctionModule(torch.sparse.mm), (sparse, x))
     with pytest.raises(UnsupportedOpError, match=r"_to_sparse.*has no conversion; and a sparse_coo tensor"):
         compiler.compile(FunctionModule(lambda a: a.to_sparse() @ a), (x,), options=compiler.Options(fallback="eager"))
+
+
+def test_first_calls_conjugate() -> None:
+    """AOTAutograd makes them in a dispatch mode, under which PyTorch's `pinv` is wrong."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, dtype=torch.complex64)
+    torch._dynamo.reset()
+    got = torch.compile(torch.linalg.pinv, backend="tilewright")(x)
+    torch.testing.assert_close(got, torch.linalg.pinv(x), rtol=1e-5, atol=1e-6)

@@ -93,3 +93,12 @@ def test_extremes_and_their_places_are_found_together() -> None:
 def test_what_is_no_kernel(body: str, reason: str) -> None:
     with pytest.raises(LoweringError, match=reason):
         kernel(f"graph(%x: f32[8, 8]) {{ {body} return %y }}")
+
+
+def test_no_name_is_that_of_a_size_that_is_only_read() -> None:
+    size = "%n = dim_value {value=s0} %f = cast %n {dtype=f32}"
+    got = kernel(
+        f"graph(size s0 in 1..9 hint 4, %x: f32[8]) {{ {size} %d = div %x, %f %y = cumsum %d {{dim=0}} return %y }}"
+    )
+    assert "index(s0)" in got
+    assert "%s0 =" not in got

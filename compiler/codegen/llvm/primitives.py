@@ -318,7 +318,14 @@ def combine_pairwise(b: IRBuilder, op: str, dtype: DType, parts: Sequence[str], 
 
 
 def reduce_lanes(b: IRBuilder, op: str, dtype: DType, vector: str, lanes: int) -> str:
-    """Combine the lanes of one register: its lower half with its upper half until one element is left."""
+    """Combine the lanes of one register: its lower half with its upper half until one element is left.
+
+    Sums of integers are left to LLVM.  LLVM 22 adds products of bytes by `vpdpbusd`, differences by `psadbw`, and takes the
+    number of sums that these leave from the last vector that is added, so narrowing halves would lose some.
+    """
+    if op == "add" and dtype.is_integer and lanes > 1:
+        element = llvm_type(dtype)
+        return b.intrinsic(element, f"llvm.vector.reduce.add.v{lanes}{element}", (llvm_type(dtype, lanes), vector))
     half = lanes
     while half > 1:
         ty = llvm_type(dtype, half)

@@ -13,9 +13,9 @@ from compiler.ir.scalar import Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile.contraction import contraction_of
 from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, dim_hint, stored_buffers, walk
-from compiler.ir.tile.substitution import NameSupply, with_unique_names
+from compiler.ir.tile.substitution import NameSupply, bound_names, with_unique_names
 from compiler.passes.base import Context, TilePass, register
-from compiler.transforms.cache_operand import cache_operand_at
+from compiler.transforms.cache_operand import cache_operand_at, with_inlined_values
 
 
 @register
@@ -61,8 +61,12 @@ class HoistOperand(TilePass):
             rows = [r for r in around if not r.lanes]
             if not is_box(dims) or not stays_in_l2(operand, lane, dims, rows, machine):
                 continue
-            stored = stored_buffers((table.loops[loop.var][1],))
-            if any(load.mask is not None or load.buffer in stored for load in operand.loads):
+            statement = table.loops[loop.var][1]
+            assert isinstance(statement, For)
+            value, stored = with_inlined_values(operand, statement), stored_buffers((statement,))
+            if any(load.mask is not None or load.buffer in stored for load in value.loads):
+                continue
+            if not value.used_names & bound_names((statement,)) <= {r.var for r in dims}:
                 continue
             if saved_cycles(table, operand, lane, loop, rows, machine) > 0:
                 yield operand, loop, dims

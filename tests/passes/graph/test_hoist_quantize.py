@@ -52,6 +52,13 @@ def test_what_stays(view: str) -> None:
     check_pass("hoist-quantize", unchanged=f"graph(%x: f32[2, 3]) {{ {view}  {QUANTIZE}  return %q, %other }}")
 
 
+def test_bools_are_reduced_first() -> None:
+    check_pass(
+        "hoist-quantize",
+        unchanged="graph(%x: bool[2, 3]) { %a = any %x {dims=[1]}  %q = cast %a {dtype=u8}  return %q }",
+    )
+
+
 def test_a_scale_for_each_column_stays() -> None:
     check_pass(
         "hoist-quantize",

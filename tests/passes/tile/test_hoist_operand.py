@@ -13,11 +13,11 @@ PARAMS = "in %x: f32[32, 8], const %w: i32[64, 8], const %s: f32[64, 2], out %y:
 def product(
     operand: str = CODES.format(r="%r"),
     before: str = "",
-    rows: str = "for %i in 0..32 tile 8",
+    rows: str = "for %i in 0..32 tile 8 {",
     lanes: str = "parallel %j in 0..64 tile 32 lanes 16",
     params: str = PARAMS,
 ) -> str:
-    return f"""kernel @k({params}) {{ {lanes} {{ {before} {rows} {{
+    return f"""kernel @k({params}) {{ {lanes} {{ {before} {rows}
       %a = reduce add %r in 0..8 {{ yield %x[%i, %r] * {operand} }}
       store %a, %y[%i, %j]
     }} }} }}"""
@@ -30,6 +30,16 @@ def test_weights_are_unpacked_once_for_all_row_tiles() -> None:
         before=product(),
         after=product("%u[%r]", copy),
         remark="an operand of %a computed once per %i",
+    )
+
+
+def test_values_bound_in_the_loop_are_computed_before_it() -> None:
+    params, rows = PARAMS.replace("%s: f32[64, 2]", "%s: bf16[64]"), "for %i in 0..32 tile 8 { %v = cast<f32>(%s[%j])"
+    copy = "local %u: f32[8] for %c in 0..8 { store cast<f32>(%w[%j, %c] << 28 >> 28) * cast<f32>(%s[%j]), %u[%c] }"
+    check_pass(
+        "hoist-operand",
+        before=product("(cast<f32>(%w[%j, %r] << 28 >> 28) * %v)", "", rows, params=params),
+        after=product("%u[%r]", copy, rows, params=params),
     )
 
 
@@ -56,15 +66,19 @@ LONG = """kernel @k(in %x: f32[2, 12288], const %w: i32[16, 12288], out %y: f32[
 @pytest.mark.parametrize(
     "text",
     [
-        product(rows="for %i in 0..8 tile 8"),
+        product(rows="for %i in 0..8 tile 8 {"),
         product("%s[%j, %r//4]"),
         product("cast<f32>(%w[%j, %r])"),
         product("(cast<f32>(%w[%i, %r] << 28 >> 28) * %s[%j, %r//4])"),
         product(lanes="parallel %j in 0..64"),
         product("(cast<f32>(%w[%j, %r] << 28 >> 28) * %y[%r, %j])", params=PARAMS.replace("out %y", "inout %y")),
+        product(
+            "(cast<f32>(%w[%j, %r] << 28 >> 28) * %t)",
+            rows="for %i in 0..32 tile 8 { %t = reduce add %k in 0..2 { yield %s[%j, %k] }",
+        ),
         LONG,
     ],
-    ids=["one row tile", "a load", "a conversion", "rows", "no lanes", "results", "more than a cache"],
+    ids=["one row tile", "a load", "a conversion", "rows", "no lanes", "results", "a sum", "more than a cache"],
 )
 def test_what_stays(text: str) -> None:
     check_pass("hoist-operand", unchanged=text)
