@@ -145,11 +145,10 @@ class GroupSearch:
         if len(g.members) == 1 and concat_offsets(g.root) is not None and self.has_reduction_producer(n):
             self.context.missed(self.options, f"written in place inside {g.root.op.name}", n)
             return None
-        if (
-            concat_offsets(n) is not None
-            and self.has_reduction_producer(n)
-            and not isinstance(self.context.machine, GPU)
-        ):
+        is_read_masked = (
+            self.context.machine.masked_load_cost == 1
+        )  # which saves launches that fill what operands leave
+        if concat_offsets(n) is not None and self.has_reduction_producer(n) and not is_read_masked:
             self.context.missed(self.options, f"not fused into {g.root.op.name}: its operands are written in place", n)
             return None
         machine, why, lost = self.context.machine, "", 0.0
