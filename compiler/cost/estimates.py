@@ -88,19 +88,20 @@ def roofline_seconds(
     return max(arithmetic, machine.seconds(size / machine.bytes_per_cycle(size))) / threads
 
 
-def unscheduled_seconds(kernel: Kernel, machine: Machine) -> float:
+def unscheduled_seconds(kernel: Kernel, machine: Machine, reduction_seconds: float = 0.0) -> float:
     """Return the estimated seconds of a kernel in scalar loops: its operations, the bytes of its parameters, and the launch.
 
-    The first two take longer where parallel iterations are too few, if they are enough to be shared at all.
+    The first two take longer where parallel iterations are too few, if they are enough to be shared at all.  If it is known how long
+    reductions take (`reduction_seconds`), the operations of contractions do not count.
     """
-    ops = [dim_hint(d) for d in ops_by_statement(kernel, machine, dim_hint)]
+    ops = [dim_hint(d) for d in ops_by_statement(kernel, machine, dim_hint, counts_contractions=not reduction_seconds)]
     traffic = sum(dim_hint(p.type.nbytes) for p in kernel.params)
     seconds = machine.operation_seconds(sum(ops)) + machine.traffic_seconds(traffic)
     if seconds >= machine.parallel_seconds:
         nests = (perfect_parallel_nest((s,)) for s in kernel.body)
         idle = [machine.idle_factor(prod(dim_hint(f.range.extent) for f in nest)) for nest in nests]
         seconds *= sum(n * k for n, k in zip(ops, idle, strict=True)) / max(1, sum(ops))
-    return seconds + machine.launch_seconds
+    return max(seconds, reduction_seconds) + machine.launch_seconds
 
 
 def estimated_ops(kernel: Kernel, machine: Machine) -> int:
@@ -116,9 +117,12 @@ def symbolic_ops(kernel: Kernel, machine: Machine, trip_count: Callable[[Dim], D
 
 
 def ops_by_statement(
-    kernel: Kernel, machine: Machine, trip_count: Callable[[Dim], Dim] = symbolic_hint
+    kernel: Kernel,
+    machine: Machine,
+    trip_count: Callable[[Dim], Dim] = symbolic_hint,
+    counts_contractions: bool = True,
 ) -> tuple[Dim, ...]:
-    """Return the parts of `symbolic_ops` that each statement of the kernel's body has."""
+    """Return the parts of `symbolic_ops` that each statement of the kernel's body has, without contractions if those do not count."""
     types = {p.name: p.type for p in kernel.params}
     types |= {s.buffer: s.type for s in walk(kernel.body) if isinstance(s, Local)}
 
@@ -131,6 +135,8 @@ def ops_by_statement(
     def stmt_cost(stmt: Stmt) -> int:
         """Return the cost of a step of a statement; products that share operands compute those together."""
         own = sum(map(cost, stmt_exprs(stmt)))
+        if is_contraction(stmt) and not counts_contractions:
+            return 0
         if not is_contraction(stmt) or machine.operand_reuse == 1:
             return own
         return max(1, (own + sum(cost(e) for s in stmt.body for e in stmt_exprs(s))) // machine.operand_reuse)

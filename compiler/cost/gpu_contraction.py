@@ -10,7 +10,7 @@ from compiler.analysis.accesses import Accesses, count_divisions
 from compiler.analysis.local_blocks import row_loops
 from compiler.cost.gpu_product import MIN_BLOCK, MatrixProduct, ProductBlock, best_block, best_blocks
 from compiler.cost.machine import GPU
-from compiler.ir.scalar import Expr, Load
+from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import Dim, interval, size_hint, substitute, var, variables
 from compiler.ir.tile.contraction import Contraction, contraction_of
 from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, dim_hint, is_parallel_loop, walk
@@ -115,7 +115,11 @@ def gathered_loads(table: Accesses, operand: Expr) -> int:
 
 
 def is_computed(table: Accesses, operand: Expr) -> bool:
-    """Return True if an operand is more than what a parameter has in memory."""
+    """Return True if an operand is more than what a parameter has in memory, or 0 where a mask leaves that out."""
+    if isinstance(operand, PrimitiveCall) and operand.primitive == "where":
+        _, inside, outside = operand.operands
+        masked = isinstance(inside, Load) and inside.mask is not None
+        return not (masked and isinstance(outside, Const) and outside.value == 0) or is_computed(table, inside)
     return not isinstance(operand, Load) or table.roles[operand.buffer] == "local"
 
 

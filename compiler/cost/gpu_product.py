@@ -220,7 +220,8 @@ def price(p: MatrixProduct, b: ProductBlock, gpu: GPU, persistent: bool = False)
         "latency": (gpu.load_latency / max(1, b.stages - 1) + chain_cycles(b, p, gpu)) / resident,
     }
     step = sum(cycles**gpu.unit_overlap for cycles in busy.values()) ** (1 / gpu.unit_overlap)
-    step += gpu.step_cycles / resident
+    computed = b.depth * (b.rows * p.lhs_computed + b.columns * p.rhs_computed)
+    step += gpu.step_cycles / resident + gpu.computed_cycles * computed
     stored = b.rows * b.columns * p.result_bytes / gpu.l2_bytes_per_cycle
     ends = gpu.load_latency + loaded / gpu.l2_bytes_per_cycle
     processor = gpu.seconds(rounds * (steps * step + stored) + (1 if persistent else ceil(rounds / resident)) * ends)

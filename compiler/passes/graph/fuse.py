@@ -319,9 +319,7 @@ class GroupSearch:
             return problem
         # no guards inside its sums, where that is possible
         split = Delinearize().run(kernel, Context(self.context.machine))
-        machine = self.context.machine
-        least = self.context.reduction_seconds(split) + machine.launch_seconds
-        return max(unscheduled_seconds(split, machine), least)
+        return unscheduled_seconds(split, self.context.machine, self.context.reduction_seconds(split))
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:
         """Return True if a constant linear map of the group depends on one of its reductions, or vice versa."""
