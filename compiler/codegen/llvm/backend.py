@@ -19,7 +19,7 @@ UNFUSED_PROGRAM_PASSES = "lower-async-copies,update-in-place,delinearize,layout,
 
 TILE_PASSES = (
     "tighten-reductions,fuse-loops,online-softmax,collapse,reorder,dot-products,cache-blocking,fuse-siblings,cache-operand,transpose-scans,"
-    "vectorize,unroll-and-jam,tile,hoist-operand,pack,unroll,prefetch,nontemporal-stores,split-epilogue,limit-code-size,peel,parallelize,expand-math"
+    "vectorize,unroll-and-jam,tile,fuse-rows,hoist-operand,pack,unroll,prefetch,nontemporal-stores,split-epilogue,limit-code-size,peel,parallelize,expand-math"
 )
 """Scalar loops to tiles: fuse, block and order loops, choose lanes, register tiles and layouts, split remainders, share out threads."""
 

@@ -260,12 +260,18 @@ class GroupSearch:
         return producers
 
     def is_cheap_to_recompute(self, n: Node) -> bool:
-        """Return True if recomputing `n` in each user reads no more bytes than its result has."""
+        """Return True if recomputing `n` in each user reads no more bytes than its result has.
+
+        What is broadcast from cache does not count, unless `n` alone uses the rest: then it is better the epilogue of that.
+        """
         if is_view(n.structure, n) or is_cheap_index_expr(n):
             return True
         if not isinstance(n.structure, (Elementwise, IndexMap)):
             return not n.operands and not isinstance(n.structure, Reduction)
-        read = sum(hinted_bytes(o) for o in n.operands if scalar_value(o) is None)
+        operands = [o for o in n.operands if scalar_value(o) is None]
+        large = [o for o in operands if hinted_bytes(o) >= hinted_bytes(n) or hinted_bytes(o) > self.context.machine.l1]
+        is_stored = all(isinstance(o.structure, Leaf) or len(self.graph.users[o]) > 1 for o in large)
+        read = sum(map(hinted_bytes, large if is_stored else operands))
         return read <= hinted_bytes(n) and (not isinstance(n.structure, Elementwise) or elementwise_cost(n) <= 2)
 
     def is_unpacked_constant(self, n: Node) -> bool:

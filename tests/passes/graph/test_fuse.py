@@ -307,6 +307,18 @@ def test_recomputes_cheap_operand_in_every_user() -> None:
     )
 
 
+def test_what_is_broadcast_from_cache_does_not_count_as_read() -> None:
+    check_pass(
+        "fuse",
+        before="graph(%x: f32[8], %m: f32[1]) { %a = sub %x, %m  %b = sin %a  %s = sum %a {dims=[0]}  return %b, %s }",
+        after="""graph(%x: f32[8], %m: f32[1]) {
+          %b = fused %x, %m {body=graph @sin(%x0: f32[8], %x1: f32[1]) { %a = sub %x0, %x1  %b = sin %a  return %b }}
+          %s = fused %x, %m {body=graph @sum(%x0: f32[8], %x1: f32[1]) {
+            %a = sub %x0, %x1  %s = sum %a {dims=[0]}  return %s }}
+          return %b, %s }""",
+    )
+
+
 def test_computes_expensive_operand_of_two_users_once() -> None:
     check_pass(
         "fuse",
