@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+import compiler
 from benchmarks.arguments import BenchmarkArguments, print_table
 from benchmarks.budgeted_process import BudgetedProcess
 from benchmarks.gpu_cases import MODELS, ROWS, Call, Problem, tensors
@@ -181,7 +182,7 @@ def geometric_means(rows: Sequence[Row], contestants: Sequence[str]) -> list[str
 
 def environment() -> Mapping[str, str]:
     """Return date, device and versions."""
-    versions = {name: version(name) for name in ("torch", "triton", "tilewright")}
+    versions = {name: version(name) for name in ("torch", "triton")} | {"tilewright": compiler.__version__}
     toolkit = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "Triton's interpreter, no GPU"
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
