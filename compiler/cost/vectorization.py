@@ -2,7 +2,7 @@
 
 An access with stride 1 becomes a vector access, one with stride 0 a broadcast.  A load with a short stride is
 deinterleaved, an access that is contiguous along another loop is transposed in registers, and any other is a gather or
-scatter.  An unaligned vector access costs more, as it may straddle two cache lines.  Constants count
+scatter, in which lanes past the end of the loop cost as much as others.  An unaligned vector access costs more, as it may straddle two cache lines.  Constants count
 as contiguous along any loop that plainly indexes one of their dimensions, because they are packed later.
 
 Costs are in operations: memory accesses, of a vector or a scalar alike, and arithmetic.
@@ -92,9 +92,9 @@ def _access_cost(
     elif any(table.stride(a, r.var) == 1 and is_scan_of_rows(table, table.loops[r.var][1], lanes) for r in a.loops):
         each = machine.transpose_cost + 1  # by the pass transpose-scans
     elif a.is_store:
-        return a.execution_count * (machine.aliased_scatter_cost if aliased else machine.scatter_cost)
+        return vectors * lanes * (machine.aliased_scatter_cost if aliased else machine.scatter_cost)
     else:
-        return a.execution_count * (machine.aliased_gather_cost if aliased else machine.gather_cost)
+        return vectors * lanes * (machine.aliased_gather_cost if aliased else machine.gather_cost)
     return vectors * (1 + (each - 1) / _accumulator_rows(table, a, v, lanes, machine))
 
 

@@ -59,6 +59,11 @@ def test_a_long_step_is_gathered_at_a_loss() -> None:
     assert score("f32[64, 1024]", "%i, 1") == (64 - 512) + (64 - 4)
 
 
+def test_lanes_past_the_end_of_a_loop_are_gathered_too() -> None:
+    found = scores("in %x: f32[5, 40], out %y: f32[5]", "for %i in 0..5 { store %x[%i, 0], %y[%i] }")
+    assert found["i"] == (5 - 16 * 1.5) + (5 - 1)
+
+
 def test_scattered_stores_cost_more_the_farther_they_go() -> None:
     assert score("f32[64]", "%i", y="f32[64, 3]", store="%i, 0") == (64 - 4) - 64 * 4
     assert score("f32[64]", "%i", y="f32[64, 1024]", store="%i, 0") == (64 - 4) - 64 * 20
