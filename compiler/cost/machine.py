@@ -298,7 +298,10 @@ class GPU(Machine):
     load_latency: int = quantity(800, "cycles", "Until data from memory can be used.", PUBLISHED)
     shared_latency: int = quantity(32, "cycles", "Until data from shared memory can be used.", TIMED)
     computed_cycles: float = quantity(
-        0.25, "cycles", "Of an element of an operand that is computed: through registers and shared memory again.", TIMED
+        0.25,
+        "cycles",
+        "Of an element of an operand that is computed: through registers and shared memory again.",
+        TIMED,
     )
     step_cycles: int = quantity(60, "cycles", "Of barriers and addresses in a step of a contraction.", UNMEASURED)
     address_operations: int = quantity(

@@ -31,8 +31,8 @@ from compiler.codegen.triton.expressions import (
     size_key,
 )
 from compiler.codegen.triton.invariants import hoist_loads
+from compiler.codegen.triton.reductions import is_short, reduce_axis, reduce_identity
 from compiler.codegen.triton.triton_names import HELPERS, RESERVED, TritonError, dtype_names, literal, reduce_helper
-from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall, const
 from compiler.ir.symbolic.index_atoms import format_index
 from compiler.ir.symbolic.index_expr import Dim, maximum, product, substitute, var
@@ -489,25 +489,3 @@ RESULT_BYTES = 4
 
 MIN_DOT_EXTENT = 16
 """Smallest extent of a block that `tl.dot` accepts on every GPU."""
-
-
-MAX_UNROLLED = 8
-"""Most iterations of a loop over a window, which is unrolled."""
-
-
-def is_short(r: Range) -> bool:
-    """Return True if a loop over single elements has few iterations."""
-    return r.tile == 1 and r.lo == 0 and isinstance(r.extent, int) and r.extent <= MAX_UNROLLED
-
-
-def reduce_identity(s: Reduce) -> Const:
-    """Return the identity element of a reduction."""
-    return const(IDENTITIES[s.op](s.value.dtype), s.value.dtype)
-
-
-def reduce_axis(s: Reduce, text: str, axis: int) -> str:
-    """Return the reduction of block `text` along one of its axes."""
-    dtype, helper = s.value.dtype, reduce_helper(s.op, s.value.dtype)
-    if helper:
-        return f"tl.reduce({text}, {axis}, {helper})"
-    return f"tl.sum({text}, axis={axis}{f', dtype={dtype_names(dtype)[0]}' if dtype.bits < 32 else ''})"

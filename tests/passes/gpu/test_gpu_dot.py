@@ -41,8 +41,8 @@ def test_blocks_are_at_least_what_matrix_units_take() -> None:
     check_pass(
         "gpu-dot",
         before=tiled(MATMUL, 0, 0, 0),
-        after=tiled(MATMUL, 16, 16, 16, warps=4),
-        remark="%sum: blocks of 16 x 16 x 16, 4 warps, 1 stages: ",
+        after=tiled(MATMUL, 16, 16, 16, warps=8),
+        remark="%sum: blocks of 16 x 16 x 16, 8 warps, 1 stages: ",
     )
 
 

@@ -37,9 +37,14 @@ def test_blocks_that_run_at_once_need_no_loop() -> None:
     check_pass("gpu-persistent", unchanged=matmul(), machine=GPU(multiprocessors=16))
 
 
-def test_results_need_shared_memory_beside_the_stages() -> None:
-    """Seven stages take 28 KiB, the results 8."""
-    check_pass("gpu-persistent", unchanged=matmul(stages=7), machine=FEW_PROCESSORS)
+def test_results_take_the_place_of_a_stage() -> None:
+    """Seven stages take 28 KiB, six and the results 32."""
+    check_pass(
+        "gpu-persistent",
+        before=matmul(stages=7),
+        after=matmul("persistent 2", stages=6),
+        machine=FEW_PROCESSORS,
+    )
 
 
 def test_operands_in_registers_leave_none() -> None:

@@ -23,8 +23,8 @@ def test_blocks_beside_each_other_share_the_register_file() -> None:
     check_pass(
         "gpu-registers",
         before=matmul(64, "4"),
-        after=matmul(64, "4 max_registers 168"),
-        remark="at most 168 registers, for 3 blocks on a multiprocessor",
+        after=matmul(64, "4 max_registers 128"),
+        remark="at most 128 registers, for 4 blocks on a multiprocessor",
         machine=GPU(multiprocessors=1),
     )
 

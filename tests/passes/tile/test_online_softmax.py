@@ -46,10 +46,18 @@ def score_products(dtype: str) -> str:
     return text.replace("in %s: f32[64, 10]", f"in %q: {dtype}[64, 8], in %k: {dtype}[10, 8]")
 
 
-@pytest.mark.parametrize(("dtype", "rows"), [("f16", 64), ("f32", 32)])
-def test_blocks_are_smaller_where_no_matrix_unit_multiplies_scores(dtype: str, rows: int) -> None:
+@pytest.mark.parametrize(("dtype", "columns"), [("f16", 8), ("f32", 4)])
+def test_blocks_are_smaller_where_no_matrix_unit_multiplies_scores(dtype: str, columns: int) -> None:
     gpu = GPU(softmax_untiled_length=8, softmax_columns=8, softmax_rows=64)
-    kernel = run_pipeline(parse_kernel(score_products(dtype)), "online-softmax", Context(machine=gpu))
+    context = Context(machine=gpu)
+    run_pipeline(parse_kernel(score_products(dtype)), "online-softmax", context)
+    assert f"rows of 10 in blocks of {columns}" in str(context.remarks)
+
+
+@pytest.mark.parametrize(("multiprocessors", "rows"), [(1, 64), (2, 32), (132, 16)])
+def test_blocks_of_rows_are_smaller_where_few_would_run(multiprocessors: int, rows: int) -> None:
+    gpu = GPU(softmax_untiled_length=8, softmax_columns=8, softmax_rows=64, multiprocessors=multiprocessors)
+    kernel = run_pipeline(parse_kernel(score_products("f16")), "online-softmax", Context(machine=gpu))
     assert f"%max: f32[{rows}]" in print_kernel(kernel)
 
 
