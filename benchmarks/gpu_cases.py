@@ -143,14 +143,14 @@ KERNELS = (
         lambda x, b: ops.silu(ops.add(ops.mul(x, 2.0), b)), lambda x, b: F.silu(x * 2 + b), ("f32[9, 40]", "f32[40]"),
     ),
     KernelCase(
-        "softmax, f32", ("f32[8192, 1000]",), lambda x: ops.softmax(x, dim=1), lambda x: F.softmax(x, 1), ("f32[9, 40]",),
+        "softmax, f32", ("f32[65536, 1000]",), lambda x: ops.softmax(x, dim=1), lambda x: F.softmax(x, 1), ("f32[9, 40]",),
     ),
     KernelCase(
-        "layer norm, f32", ("f32[8192, 768]", "f32[768]", "f32[768]"),
+        "layer norm, f32", ("f32[65536, 768]", "f32[768]", "f32[768]"),
         ops.layer_norm, lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b), ("f32[9, 40]", "f32[40]", "f32[40]"),
     ),
     KernelCase(
-        "column sums, f32", ("f32[8192, 4096]",), lambda x: ops.sum_(x, dims=[0]), lambda x: x.sum(0), ("f32[9, 40]",),
+        "column sums, f32", ("f32[65536, 4096]",), lambda x: ops.sum_(x, dims=[0]), lambda x: x.sum(0), ("f32[9, 40]",),
     ),
     product(4096),
     product(8192),
