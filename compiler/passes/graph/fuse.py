@@ -189,7 +189,9 @@ class GroupSearch:
             return False
         if not isinstance(inside, str) and inside <= TIE * (g.cost + epilogue):
             return False
-        return TIE * (fused_cost + bare) > g.cost + epilogue
+        # blocks compute their operands again, which equal estimates do not show
+        tie = 1 / TIE if self.context.machine.operand_reuse > 1 else TIE
+        return fused_cost + bare > tie * (g.cost + epilogue)
 
     def epilogue_chain(self, n: Node) -> list[Node]:
         """Return `n`, single-use elementwise nodes of its shape below it, and the contraction they start from; else []."""
