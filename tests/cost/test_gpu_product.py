@@ -114,7 +114,7 @@ def test_lanes_that_read_the_same_bank_wait(
     seconds = price(along_depth, block, H100).seconds
     assert seconds == pytest.approx(microseconds * 1e-6, rel=0.3)
     assert price(replace(along_depth, rhs_neighbours="side"), block, H100).seconds < 0.6 * seconds
-    assert price(along_depth, replace(block, stages=1), H100).seconds < 0.7 * seconds, "through registers"
+    assert price(along_depth, replace(block, stages=1), H100).seconds < 0.9 * seconds, "through registers"
 
 
 def test_the_left_operand_of_a_repeated_product_is_loaded_once() -> None:
