@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from compiler.codegen.triton.emit import emit_triton
 from compiler.codegen.triton.invariants import hoist_loads
 from compiler.ir.text.tile_parser import parse_kernel
 
 
-def hoisted(body: list[str], written: set[str] = frozenset()) -> list[str]:  # type: ignore[assignment]
+def hoisted(body: list[str], written: Collection[str] = ()) -> list[str]:
     """The lines around a loop over `r`, after its loads have left it."""
     lines = [("    for r in range(0, 4):", 0), *((f"        {line}", 0) for line in body)]
     return [text.removeprefix("    ") for text, _ in hoist_loads(lines, 0, set(written))]
