@@ -59,7 +59,7 @@ def line_numbers(base: int, steps: Sequence[tuple[int, int]], size: int) -> nump
     """Return the cache lines of elements of `size` bytes at `base` and all sums of multiples of `steps`, (stride, count)."""
     run, starts = size, numpy.array([base])
     for stride, n in steps:
-        if stride <= max(run, CACHE_LINE_BYTES) and len(starts) == 1:
+        if stride < run + CACHE_LINE_BYTES and len(starts) == 1:
             run += stride * (n - 1)
         else:
             starts = (starts[:, None] + stride * numpy.arange(n)).ravel()
@@ -175,7 +175,7 @@ class CacheTraffic:
         size = self.accesses.types[a.buffer].dtype.bytes * self.strides.private_copies(a)
         run, count, last_stride, last_count = size, 1, 0, 1
         for stride, n in self.steps(a, scope):
-            if stride <= max(run, CACHE_LINE_BYTES) and count == 1:
+            if stride < run + CACHE_LINE_BYTES and count == 1:
                 run += stride * (n - 1)
             elif last_stride and stride % last_stride == 0 and stride < last_stride * last_count:  # overlapping windows
                 count += min(count, stride // last_stride) * (n - 1)

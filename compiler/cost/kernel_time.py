@@ -235,9 +235,11 @@ class KernelTime:
         if stride == 1 or (stride == 0 and not a.is_store):
             masked_share = 1.0 if a.is_masked else 1 / axis_count(lane) if lane.tile % lane.lanes else 0.0
             full = accessed(parts * distinct * (1 - masked_share), a.is_store)
+            full += self.second_lines(a, lane, full) if stride else Issue()
             return full + masked(parts * n * masked_share, a.is_store, self.machine)
         if stride is not None and not a.is_store and not a.is_masked and is_deinterleaved(abs(stride), lane.lanes):
-            return (accessed(1, False) + shuffled(1)) * (parts * distinct * abs(stride))
+            full = accessed(parts * distinct * abs(stride), False)
+            return full + self.second_lines(a, lane, full) + shuffled(parts * distinct * abs(stride))
         lanes = min(lane.lanes, lane.tile)
         columns = min(lane.lanes, self.contiguous_tile(a, axes, scope)) if stride is not None and not a.is_masked else 1
         if stride is not None and is_interleaved(columns, stride, lane.lanes):
@@ -249,6 +251,12 @@ class KernelTime:
         rows, is_power = n * lanes / columns, columns & (columns - 1) == 0
         moved = accessed(rows, a.is_store) if is_power else masked(rows, a.is_store, self.machine)
         return moved + shuffled(n * log2(lane.lanes) * lane.lanes / columns)
+
+    def second_lines(self, a: Access, lane: Range, full: Issue) -> Issue:
+        """Return what `full` loads or stores of contiguous vectors cost more where they lie in two cache lines."""
+        size = self.accesses.types[a.buffer].dtype.bits * lane.lanes
+        share = self.strides.crossing_share(a, lane.var, min(size, self.machine.vector_bits) // 8)
+        return Issue(loads=share * full.loads, stores=share * full.stores)
 
     def contiguous_tile(self, a: Access, axes: frozenset[str], scope: Scope) -> int:
         """Return the contiguous elements of the tile of `a` along loops without lanes."""

@@ -6,9 +6,10 @@ A packed layout is contiguous inside a tile and has another stride between tiles
 from __future__ import annotations
 
 from functools import cache
-from math import prod
+from math import gcd, prod
 
 from compiler.analysis.accesses import Access, Accesses
+from compiler.cost.machine import CACHE_LINE_BYTES
 from compiler.ir.symbolic.index_expr import evaluate, variables
 from compiler.ir.tile.kernel import Range, dim_hint, extent_hint
 
@@ -30,6 +31,19 @@ class TileStrides:
     def first_address(self, a: Access) -> int:
         """Return the address of the first element that `a` accesses, in elements of its buffer."""
         return self._base(a)
+
+    def crossing_share(self, a: Access, lane: str, size: int) -> float:
+        """Return the share of contiguous vectors of `size` bytes along loop `lane` that lie in two cache lines.
+
+        Buffers begin at a cache line, and addresses are as likely as their strides allow.
+        """
+        element = self.accesses.types[a.buffer].dtype.bytes
+        steps = [self.in_tile(a, v) if r.tile > 1 and v != lane else self.step(a, v) for v, r in self.ranges.items()]
+        strides = [1 if s is None else s for s in steps]
+        grid = gcd(CACHE_LINE_BYTES, size, *(element * s for s in strides))
+        first = element * self.first_address(a) % grid
+        places = range(first, CACHE_LINE_BYTES, grid)
+        return sum(p + size > CACHE_LINE_BYTES for p in places) / len(places)
 
     def _in_tile(self, a: Access, v: str) -> int | None:
         """Return the stride from one index of `v` to the next in the same tile."""

@@ -1,0 +1,48 @@
+"""Estimated times of scheduled kernels: what cache lines cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.analysis.accesses import Accesses
+from compiler.codegen.backend import target_by_name
+from compiler.cost.cache_traffic import CacheTraffic
+from compiler.cost.kernel_time import predicted_seconds
+from compiler.cost.machine import Machine
+from compiler.cost.tile_strides import TileStrides
+from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.tile.kernel import Kernel
+
+
+def column_sums(row: int, reads: int = 48) -> Kernel:
+    """Sum `reads` rows of `row` floats, 128 columns of them."""
+    return parse_kernel(f"""
+kernel @k(in %x: f32[{reads}, {row}], out %y: f32[128]) {{
+  for %i in 0..128 tile 128 lanes 16 {{
+    %acc = reduce add %r in 0..{reads} {{
+      yield %x[%r, %i]
+    }}
+    store %acc, %y[%i]
+  }}
+}}""")
+
+
+@pytest.mark.parametrize(("row", "share"), [(128, 0.0), (136, 1 / 2), (132, 3 / 4), (129, 15 / 16)])
+def test_rows_that_are_no_multiple_of_a_cache_line_shift_its_vectors(row: int, share: float) -> None:
+    accesses = Accesses(column_sums(row))
+    load = next(a for a in accesses.all if a.buffer == "x")
+    assert TileStrides(accesses).crossing_share(load, "i", 64) == share
+    assert TileStrides(accesses).crossing_share(load, "i", 4) == 0
+
+
+def test_vectors_in_two_cache_lines_take_two_loads() -> None:
+    machine = target_by_name("x86-64-v4").machine or Machine()
+    aligned, shifted = (predicted_seconds(column_sums(row), machine) for row in (128, 129))
+    assert 1.5 < shifted / aligned < 2
+
+
+def test_gaps_shorter_than_a_cache_line_leave_none_out() -> None:
+    machine = target_by_name("x86-64-v4").machine or Machine()
+    for row, lines in ((128, 48 * 8), (129, 48 * 8 + 2), (143, 48 * 9 - 1), (144, 48 * 8)):
+        accesses = Accesses(column_sums(row))
+        assert CacheTraffic(accesses, machine).footprints["x"].touched == pytest.approx(lines, abs=4)
