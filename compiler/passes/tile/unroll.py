@@ -12,7 +12,7 @@ from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, var
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, Stmt
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, Store, dim_hint
 from compiler.passes.base import Context, TilePass, from_machine, register
 
 
@@ -34,6 +34,10 @@ class Unroll(TilePass):
     reduce %k in 0..768 { yield %w[%j, %k//8] >> (%k%8)*4 ... }  ->  reduce %k in 0..768 unroll 8 { ... }
 
     One whose number is divided by a constant is unrolled by that: steps share what is read, and remainders are constants.
+
+    for %i in 0..4000 { store %x[%k[%i]], %y[%i] }  ->  for %i in 0..4000 unroll 9 { ... }
+
+    An innermost loop without lanes is unrolled while its steps together have at most `max_vectors` operations.
     """
 
     name = "unroll"
@@ -49,7 +53,17 @@ class Unroll(TilePass):
         accumulator_tiles = {id(a.stmt): accumulator_tile(a.loops) for a in accesses.all if is_contraction(a.stmt)}
 
         def rule(stmt: Stmt) -> Block:
-            if not isinstance(stmt, Reduce) or any(tile.stmt_ranges(s) for s in stmt.body):
+            if any(tile.stmt_ranges(s) for s in tile.stmt_body(stmt)):
+                return (stmt,)
+            if isinstance(stmt, For) and is_scalar(around := (*accesses.loops[stmt.range.var][2], stmt.range)):
+                steps = min(
+                    self.max_steps, self.max_vectors // operation_count(stmt.body), dim_hint(around[-1].extent, 1)
+                )
+                is_longer = steps > stmt.range.unroll and isinstance(stmt.range.extent, int)
+                if not is_longer or not context.may_apply(self, f"%{stmt.range.var} unrolled"):
+                    return (stmt,)
+                return (replace(stmt, range=stmt.range.with_(unroll=steps)),)
+            if not isinstance(stmt, Reduce):
                 return (stmt,)
             around = accesses.loops[stmt.ranges[0].var][2]
             ranges, last = self.fully_unroll(stmt.ranges, vector_count(around)), stmt.ranges[-1]
@@ -76,6 +90,17 @@ class Unroll(TilePass):
             fits = remaining and (not r.lanes or copies * vector_count([r]) * steps <= self.max_vectors)
             out.append(r.with_(unroll=max(steps, 1)) if fits else r)
         return tuple(reversed(out))
+
+
+def is_scalar(loops: Sequence[Range]) -> bool:
+    """Return True if loops take one step at a time."""
+    return all(r.tile == 1 and not r.lanes for r in loops)
+
+
+def operation_count(body: Block) -> int:
+    """Return the operations of statements without loops, at least 1: calls of primitives, loads and stores."""
+    values = [e for s in body for e in tile.stmt_exprs(s)]
+    return max(1, sum(len(e.calls) + len(e.loads) for e in values) + sum(isinstance(s, Store) for s in body))
 
 
 def division_period(stmt: Reduce, limit: int) -> int:
