@@ -12,7 +12,7 @@ from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, var
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, Store, dim_hint
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, Store
 from compiler.passes.base import Context, TilePass, from_machine, register
 
 
@@ -35,9 +35,10 @@ class Unroll(TilePass):
 
     One whose number is divided by a constant is unrolled by that: steps share what is read, and remainders are constants.
 
-    for %i in 0..4000 { store %x[%k[%i]], %y[%i] }  ->  for %i in 0..4000 unroll 9 { ... }
+    for %i { for %j in 0..12 { store %x[%i, %k[%j]], %y[%i, %j] } }  ->  for %i { for %j in 0..12 unroll 9 { ... } }
 
-    An innermost loop without lanes is unrolled while its steps together have at most `max_vectors` operations.
+    An innermost loop without lanes is unrolled while its steps together have at most `max_vectors` operations.  One that
+    threads share is tiled instead, as they take its iterations one by one.
     """
 
     name = "unroll"
@@ -55,14 +56,10 @@ class Unroll(TilePass):
         def rule(stmt: Stmt) -> Block:
             if any(tile.stmt_ranges(s) for s in tile.stmt_body(stmt)):
                 return (stmt,)
-            if isinstance(stmt, For) and is_scalar(around := (*accesses.loops[stmt.range.var][2], stmt.range)):
-                steps = min(
-                    self.max_steps, self.max_vectors // operation_count(stmt.body), dim_hint(around[-1].extent, 1)
-                )
-                is_longer = steps > stmt.range.unroll and isinstance(stmt.range.extent, int)
-                if not is_longer or not context.may_apply(self, f"%{stmt.range.var} unrolled"):
-                    return (stmt,)
-                return (replace(stmt, range=stmt.range.with_(unroll=steps)),)
+            if isinstance(stmt, For):
+                r = self.unrolled_scalars(stmt, accesses.loops[stmt.range.var][2])
+                is_wanted = r != stmt.range and context.may_apply(self, f"%{r.var} unrolled")
+                return (replace(stmt, range=r),) if is_wanted else (stmt,)
             if not isinstance(stmt, Reduce):
                 return (stmt,)
             around = accesses.loops[stmt.ranges[0].var][2]
@@ -80,6 +77,19 @@ class Unroll(TilePass):
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
+    def unrolled_scalars(self, stmt: For, around: Sequence[Range]) -> Range:
+        """Return the range of an innermost loop inside those `around`: unrolled or tiled if none of them has a tile."""
+        r, limit = stmt.range, min(self.max_steps, self.max_vectors // operation_count(stmt.body))
+        if (
+            not isinstance(r.extent, int)
+            or min(limit, r.extent) < 2
+            or any(x.lanes or x.tile > 1 for x in (*around, r))
+        ):
+            return r
+        if stmt.parallel and not around:
+            return r.with_(tile=1 << (min(limit, r.extent).bit_length() - 1))
+        return r.with_(unroll=max(r.unroll, min(limit, r.extent)))
+
     def fully_unroll(self, ranges: tuple[Range, ...], copies: int) -> tuple[Range, ...]:
         """Unroll the last ranges fully within the limits; `copies` is the number of vectors in the tiles around them."""
         out: list[Range] = []
@@ -90,11 +100,6 @@ class Unroll(TilePass):
             fits = remaining and (not r.lanes or copies * vector_count([r]) * steps <= self.max_vectors)
             out.append(r.with_(unroll=max(steps, 1)) if fits else r)
         return tuple(reversed(out))
-
-
-def is_scalar(loops: Sequence[Range]) -> bool:
-    """Return True if loops take one step at a time."""
-    return all(r.tile == 1 and not r.lanes for r in loops)
 
 
 def operation_count(body: Block) -> int:
