@@ -298,9 +298,10 @@ class GroupSearch:
         if not isinstance(n.structure, Elementwise) or not all(map(self.is_stored, large)):
             return False
         machine, size = self.context.machine, hinted_bytes(n)
+        if sum(map(hinted_bytes, large)) > size or size * machine.streamed_output < machine.l3:
+            return False  # it would stay in the last cache
         operations = times * sum(elementwise_cost(m) for m in reached if is_inside(m)) * (size // n.dtype.bytes)
-        moved = machine.seconds(2 * size / machine.bytes_per_cycle(size))
-        return sum(map(hinted_bytes, large)) <= size and machine.operation_seconds(operations) <= moved
+        return machine.operation_seconds(operations) <= machine.round_trip_seconds(size)
 
     def large_values(self, values: Iterable[Node], n: Node) -> list[Node]:
         """Return the values that are not broadcast from cache where `n` is computed from them."""
