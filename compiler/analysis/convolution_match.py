@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from compiler.analysis.contraction_nodes import is_contraction_node
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import IndexMap, Reduction, index_vars
+from compiler.ir.scalar import Number
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import Dim
 
@@ -41,10 +42,15 @@ def match_convolution(n: Node) -> ConvolutionWindow | None:
 
 def match_zero_padding(n: Node) -> tuple[tuple[Dim, Dim], ...] | None:
     """Return the number of zeros before and after the operand per dimension, or None if `n` is not zero padding."""
+    return match_padding(n, 0)
+
+
+def match_padding(n: Node, value: Number) -> tuple[tuple[Dim, Dim], ...] | None:
+    """Return the number of elements before and after the operand per dimension, or None if `n` is no padding with `value`."""
     s = n.structure
     if not isinstance(s, IndexMap) or s.operand_offsets is None or len(n.operands) != 1:
         return None
-    if s.fill is None or s.fill(n) != 0:
+    if s.fill is None or s.fill(n) != value:
         return None
     (before,) = s.operand_offsets(n)
     return tuple((b, size - own - b) for b, own, size in zip(before, n.operands[0].shape, n.shape, strict=True))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 from compiler.analysis.accesses import Accesses
 from compiler.ir import scalar
-from compiler.ir.scalar import Const, Load
+from compiler.ir.scalar import Const, Expr, Load
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import floordiv, mod, substitute, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import Contraction, contraction_of, uncast
 from compiler.ir.tile.kernel import Kernel, Range, Reduce
-from compiler.ir.types import TensorType, packed_dtype, with_innermost
+from compiler.ir.types import DTYPES, TensorType, packed_dtype, with_innermost
 from compiler.target import MatrixShape, find_widening_shape
 
 
@@ -110,19 +112,22 @@ def pack_along(table: Accesses, stmt: Reduce, r: Range, lhs: Load, rhs: Load, co
     operands = [pack_load(table, x, r, count) for x in (lhs, rhs)]
     if lhs.buffer == rhs.buffer and operands[0][1] != operands[1][1]:
         raise CannotPack(f"%{lhs.buffer} would be packed along two dimensions")
+    if not any(isinstance(e, Load) for e, _ in operands):
+        raise CannotPack(f"neither operand is contiguous along %{r.var}")
     ranges = tuple(q.with_(hi=r.extent // count) if q is r else q for q in stmt.ranges)
-    value = scalar.call_primitive("dot", *(load for load, _ in operands), dtype=stmt.value.dtype)
-    return DotMatch(stmt, replace(stmt, ranges=ranges, value=value), {load.buffer: t for load, t in operands})
+    value = scalar.call_primitive("dot", *(e for e, _ in operands), dtype=stmt.value.dtype)
+    types = {x.buffer: t for x, (_, t) in zip((lhs, rhs), operands, strict=True)}
+    return DotMatch(stmt, replace(stmt, ranges=ranges, value=value), types)
 
 
-def pack_load(table: Accesses, load: Load, r: Range, count: int) -> tuple[Load, TensorType]:
-    """Return a load of packed neighbours along `r`, and the type that its buffer needs."""
+def pack_load(table: Accesses, load: Load, r: Range, count: int) -> tuple[Expr, TensorType]:
+    """Return a load of packed neighbours along `r`, or elements packed in registers, and the type that its buffer needs."""
     type_, dtype, role = table.types[load.buffer], packed_dtype(load.dtype, count), table.roles[load.buffer]
     dims = [k for k, d in enumerate(load.index) if r.var in variables(d)]
     dim = dims[-1] if dims else 0
     arranged = with_innermost(type_, dim) if role == "const" else type_
     if coefficient(arranged.offset(load.index), r.var) != 1:
-        raise CannotPack(f"%{load.buffer} is not contiguous along %{r.var}")
+        return pack_rows(table, load, r, count), type_
     index = [substitute(d, {r.var: var(r.var) * count}) for d in load.index]
     if mod(index[dim], count) != 0 or type_.shape[dim] % count != 0:
         raise CannotPack(f"%{load.buffer} does not consist of groups of {count} along %{r.var}")
@@ -136,3 +141,28 @@ def pack_load(table: Accesses, load: Load, r: Range, count: int) -> tuple[Load, 
         raise CannotPack(f"%{load.buffer} is not contiguous along %{r.var}")
     other = Const(dtype, 0) if load.other is not None else None
     return Load(dtype, load.buffer, tuple(index), load.mask, other), packed
+
+
+def pack_rows(table: Accesses, load: Load, r: Range, count: int) -> Expr:
+    """Return `count` neighbours along `r`, across which the buffer is contiguous, packed by shifts: lanes do that at once.
+
+    %w[%k, %j]  ->  bitcast<bf16x2>(cast<i32>(bitcast<i16>(%w[%k*2, %j])) & 65535 | cast<i32>(bitcast<i16>(%w[%k*2 + 1, %j])) << 16)
+    """
+    offset = table.types[load.buffer].offset(load.index)
+    lanes = (v for v in variables(offset) - {r.var} if v in table.parallel_loops)
+    if (
+        load.mask is not None
+        or coefficient(offset, r.var) is None
+        or not any(coefficient(offset, v) == 1 for v in lanes)
+    ):
+        raise CannotPack(f"%{load.buffer} is contiguous neither along %{r.var} nor across it")
+    dtype, bits = packed_dtype(load.dtype, count), load.dtype.bits
+    code, word = DTYPES[f"i{bits}"], DTYPES[f"i{dtype.bits}"]
+
+    def field(k: int) -> Expr:
+        element = replace(load, index=tuple(substitute(d, {r.var: var(r.var) * count + k}) for d in load.index))
+        value = element.bitcast(code).to(word)
+        value = value & (1 << bits) - 1 if k < count - 1 else value  # without copies of its sign
+        return value << bits * k if k > 0 else value
+
+    return reduce(or_, map(field, range(count))).bitcast(dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -15,7 +15,14 @@ from compiler.ir.graph.structure import Composite, Guard, Position, Reduction, R
 from compiler.ir.ops.arithmetic import add
 from compiler.ir.ops.cast import as_dtype
 from compiler.ir.ops.concat_pad import pad
-from compiler.ir.ops.rules import check_lengths, check_positive_attrs, window_count
+from compiler.ir.ops.rules import (
+    check_lengths,
+    check_positive_attrs,
+    implicit_padding,
+    padded_extents,
+    padding_guards,
+    window_count,
+)
 from compiler.ir.ops.views import permute, reshape, slice_
 from compiler.ir.symbolic.index_expr import Dim, ceildiv, floordiv, mod
 from compiler.ir.torch_types import to_torch
@@ -126,24 +133,14 @@ def _conv_type(s: Signature) -> TensorType:
         raise s.error(f"takes {layout} with a stride and a dilation per window dimension")
     if x.shape[1] != w.shape[1] * groups or (isinstance(w.shape[0], int) and w.shape[0] % groups):
         raise s.error(f"{x.shape[1]} channels in {groups} groups do not match a weight of shape {list(w.shape)}")
-    before, after = implicit_padding(s.attrs, spatial)
-    if not len(before) == len(after) == spatial or any(isinstance(p, int) and p < 0 for p in (*before, *after)):
-        raise s.error("before and after need one entry per window dimension, none of them negative")
-    padded = (b + n + a for b, n, a in zip(before, x.shape[2:], after, strict=True))
-    sizes = zip(padded, w.shape[2:], s.attrs["stride"], s.attrs["dilation"], strict=True)
+    sizes = zip(padded_extents(s, x.shape[2:]), w.shape[2:], s.attrs["stride"], s.attrs["dilation"], strict=True)
     return TensorType(sum_dtype(s), (x.shape[0], w.shape[0], *(window_count(s, *size) for size in sizes)))
-
-
-def implicit_padding(attrs: Mapping[str, Any], spatial: int) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
-    """Return a convolution's implicit padding before and after each of `spatial` window dimensions, in elements."""
-    zeros = (0,) * spatial
-    return attrs.get("before") or zeros, attrs.get("after") or zeros
 
 
 def _conv_domain(n: Node) -> ReductionDomain:
     x, w = (o.shape for o in n.operands)
     stride, dilation, groups = n.attrs["stride"], n.attrs["dilation"], n.attrs["groups"]
-    before, after = implicit_padding(n.attrs, len(stride))
+    before, _ = implicit_padding(n, len(stride))
     outputs_per_group = w[0] // groups
 
     def image(window: Position, tap: Position) -> Position:
@@ -151,8 +148,7 @@ def _conv_domain(n: Node) -> ReductionDomain:
         return tuple(i * s + t * d - b for i, s, t, d, b in terms)
 
     def guards(i: Position, r: Position) -> tuple[Guard, ...]:
-        dims = zip(image(i[2:], r[1:]), x[2:], before, after, strict=True)
-        return tuple(Guard(d, 0, size) for d, size, b, a in dims if b != 0 or a != 0)
+        return padding_guards(n, image(i[2:], r[1:]), x[2:])
 
     def positions(i: Position, r: Position) -> tuple[Position, ...]:
         batch, out, *window = i

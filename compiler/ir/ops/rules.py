@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from compiler.ir.graph.node import Node, SampleInput, Signature, TypeRule
 from compiler.ir.graph.op import sample_input
+from compiler.ir.graph.structure import Guard, Position
 from compiler.ir.symbolic.index_expr import Dim, floordiv
 from compiler.ir.types import TensorType, f32
 
@@ -78,6 +79,26 @@ def window_count(s: Signature, extent: Dim, size: Dim, stride: int, dilation: in
     if isinstance(count, int) and count < 1:
         raise s.error(f"a window of {size} elements, {dilation} apart, is larger than the input's {extent}")
     return count
+
+
+def implicit_padding(s: Signature | Node, count: int) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """Return how far windows reach before and after the input in each of `count` window dimensions, in elements."""
+    zeros = (0,) * count
+    return s.attrs.get("before") or zeros, s.attrs.get("after") or zeros
+
+
+def padded_extents(s: Signature, extents: Sequence[Dim]) -> Sequence[Dim]:
+    """Return the extents of the window dimensions with their implicit padding; TypeRuleError if its attributes are no such."""
+    before, after = implicit_padding(s, len(extents))
+    if not len(before) == len(after) == len(extents) or any(isinstance(p, int) and p < 0 for p in (*before, *after)):
+        raise s.error("before and after need one entry per window dimension, none of them negative")
+    return [b + n + a for b, n, a in zip(before, extents, after, strict=True)]
+
+
+def padding_guards(n: Node, index: Position, extents: Sequence[Dim]) -> tuple[Guard, ...]:
+    """Return the guards under which element `index` of the window dimensions lies inside the input, not in implicit padding."""
+    dims = zip(index, extents, *implicit_padding(n, len(extents)), strict=True)
+    return tuple(Guard(d, 0, size) for d, size, before, after in dims if before != 0 or after != 0)
 
 
 def reduced_shape(shape: Sequence[Dim], dims: Sequence[int], keepdim: bool) -> tuple[Dim, ...]:

@@ -1,8 +1,8 @@
-"""Convolutions that skip the zero padding of their image instead of multiplying by it."""
+"""Convolutions and reductions over windows that skip the padding of their image."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise, product
@@ -14,8 +14,10 @@ import numpy as np
 from compiler.analysis.convolution_match import ConvolutionWindow, match_convolution, match_zero_padding
 from compiler.analysis.index_sets import guard_interval, guard_never_holds, order_split_points
 from compiler.analysis.size_hints import minimize_max_regret
+from compiler.analysis.windows import PaddedWindows, contiguous_dim, match_padded_windows
 from compiler.cost.contraction import ContractionProblem, best_common_width
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
+from compiler.cost.windows import WindowStep, window_seconds
 from compiler.errors import LoweringError
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph, reachable
@@ -36,13 +38,18 @@ DYNAMIC_ROWS = 840
 @register
 @dataclass(frozen=True)
 class EliminatePadding(GraphPass):
-    """Skip the zero padding of a convolution's image.
+    """Skip the padding of an image that a convolution or a reduction over windows reads.
 
     %p = pad %x {before=[0, 0, 12], after=[0, 0, 12]}  %y = conv %p, %w   ->   %y = conv %x, %w {before=[12], after=[12]}
 
     Lowering splits the convolution's loops by the taps that lie inside the image; each loop nest adds only these.
     The cost model chooses the dimensions, weighing saved products against shorter loops, with at most `max_loop_nests`.
     Weights must be constant and finite, so that their products with the padding are zeros.
+
+    %p = pad %x {value=-inf, ...}  %y = max_pool %p   ->   %y = max_pool %x {before=[1, 1], after=[1, 1]}
+
+    Maxima and sums over windows skip padding with their identity, if the image would be copied to be padded and the copy
+    costs more than the shorter loops.
     """
 
     name = "eliminate-padding"
@@ -51,6 +58,11 @@ class EliminatePadding(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         machine, new = context.machine, dict[Node, Node]()
         for n in ir.nodes:
+            windows = match_padded_windows(n)
+            if windows is not None and self.copy_costs_more(windows, ir, machine):
+                if context.may_apply(self, "padding skipped, not copied with the image", n):
+                    new[n] = windows.without_padding()
+                continue
             if (c := match_padded_convolution(n, machine.min_channels)) is None:
                 continue
             single_use = len(ir.users[n.operands[0]]) == 1
@@ -65,6 +77,22 @@ class EliminatePadding(GraphPass):
             if context.may_apply(self, f"padding eliminated in dimension {dims}", n):
                 new[n] = without_padding(c, best)
         return ir.replace_nodes(new)
+
+    def copy_costs_more(self, w: PaddedWindows, graph: Graph, machine: Machine) -> bool:
+        """Return True if a padded copy of the image costs more than loops that are split by the taps inside the image."""
+        n, padded, lane_dim = w.node, w.node.operands[0], contiguous_dim(w.image)
+        if len(graph.users[padded]) > 1 or padded in graph.outputs or lane_dim is None:
+            return False
+        try:
+            segments = window_segments(w)
+        except LoweringError:
+            return False
+        if prod(map(len, segments)) > self.max_loop_nests:
+            return False
+        whole = [(n.shape[k], x.size) for k, x in enumerate(w.windows, n.type.rank - len(w.windows))]
+        split = sum(window_nest_seconds(w, nest, lane_dim, machine) for nest in product(*segments))
+        copy = machine.round_trip_seconds(dim_hint(padded.type.nbytes))
+        return split < window_nest_seconds(w, whole, lane_dim, machine) + copy
 
     def best_dims(
         self, c: PaddedConvolution, single_use: bool, machine: Machine, size_hint: int = DEFAULT_SIZE_HINT
@@ -97,6 +125,26 @@ class EliminatePadding(GraphPass):
         cycles = best_common_width(problems, machine)[0] * (1 + machine.loop_nest_penalty * code)
         pad_cycles = padding_bytes(c, eliminated, single_use) / machine.l3_bytes_per_cycle
         return machine.seconds(max(cycles, memory_wait_cycles(c, eliminated, machine)) + pad_cycles)
+
+
+def window_segments(w: PaddedWindows) -> list[list[OutputSegment]]:
+    """Return the results along each window dimension, grouped by the taps of their windows that lie inside the image."""
+    dims = zip(range(w.node.type.rank - len(w.windows), w.node.type.rank), w.windows, w.padding, strict=True)
+    return [
+        segments_by_taps(w.image.shape[k], x.size, w.node.shape[k], before, x.stride, x.dilation)
+        for k, x, (before, _) in dims
+    ]
+
+
+def window_nest_seconds(w: PaddedWindows, nest: Sequence[OutputSegment], lane_dim: int, machine: Machine) -> float:
+    """Return the seconds of a loop nest over so many results and taps along each window dimension, in lanes along `lane_dim`."""
+    n, first = w.node, w.node.type.rank - len(nest)
+    assert isinstance(n.structure, Reduction)
+    sizes = [*map(dim_hint, n.shape[:first]), *(dim_hint(size) for size, _ in nest)]
+    lanes, width = machine.lanes(n.dtype.bits), sizes[lane_dim]
+    sizes[lane_dim] = -(-width // lanes) * lanes if width >= machine.min_lane_iterations else width * lanes
+    step = WindowStep(prod(sizes), prod(taps for _, taps in nest))
+    return window_seconds([step], n.structure.combine, n.dtype.bits, machine)
 
 
 @dataclass(frozen=True)

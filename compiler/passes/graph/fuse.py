@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -79,7 +79,7 @@ class Fuse(GraphPass):
 
     name = "fuse"
     enabled: bool = True
-    max_nodes: int = 64  # bounds compile time
+    max_nodes: int = 64  # that compute something; bounds compile time
     max_reread_bytes: int = from_machine("max_reread_bytes")
 
     def run(self, ir: Graph, context: Context) -> Graph:
@@ -121,21 +121,28 @@ class GroupSearch:
         consumer_groups = list(dict.fromkeys(g for u in users for g in self.groups_of_node.get(u, ())))
         has_external_use = is_output or any(u not in self.groups_of_node for u in users)
         if self.options.enabled and consumer_groups and not self.context.is_spent(self.options):
+            is_shared = not has_external_use and len(consumer_groups) > 1
             if not has_external_use and len(consumer_groups) == 1 and self.commit(self.fusion(n, consumer_groups[0])):
                 return
-            if not has_external_use and len(consumer_groups) > 1 and self.is_cheap_to_recompute(n):
-                fusions = itertools.takewhile(bool, (self.fusion(n, g, recomputed=True) for g in consumer_groups))
-                if len(found := list(fusions)) == len(consumer_groups) and self.commit(*found):
-                    return
+            if is_shared and self.is_cheap_to_recompute(n) and self.recompute(n, consumer_groups):
+                return
             if (has_external_use or len(consumer_groups) > 1) and not is_view(n.structure, n):
                 for g in sorted(consumer_groups, key=lambda g: self.order[g.root]):
                     if self.stays_acyclic(n, g) and self.commit(self.fusion(n, g, as_output=True)):
                         return
+            again = len(consumer_groups) - 1
+            if is_shared and self.takes_less_than_memory(n, again) and self.recompute(n, consumer_groups):
+                return
         nodes = [n, *self.initial_cluster(n)]
         group = Group(n, set(nodes), cost=self.standalone_cost(nodes))
         self.all_groups.append(group)
         for m in group.members:
             self.groups_of_node[m] = [group]
+
+    def recompute(self, n: Node, groups: Sequence[Group]) -> bool:
+        """Add `n` to all of `groups`, if it can be computed in each."""
+        fusions = list(itertools.takewhile(bool, (self.fusion(n, g, recomputed=True) for g in groups)))
+        return len(fusions) == len(groups) and self.commit(*fusions)
 
     def fusion(self, n: Node, g: Group, as_output: bool = False, recomputed: bool = False) -> Fusion | None:
         """Return how to add `n` to `g`, alone or with producers that only make sense with it; None if that costs more.
@@ -158,7 +165,7 @@ class GroupSearch:
             producer_sets.append(self.exclusive_producers(n, g))
         for more in producer_sets:
             fused_group = Group(g.root, g.members | {n, *more}, [*g.extra_outputs, n] if as_output else g.extra_outputs)
-            if len(fused_group.members) > self.options.max_nodes:
+            if self.is_too_large(fused_group):
                 continue
             fused_cost = self.cost(fused_group)
             if isinstance(fused_cost, str):
@@ -177,6 +184,11 @@ class GroupSearch:
         if why:
             self.context.missed(self.options, f"not fused into {g.root.op.name}: {why}", n, lost)
         return None
+
+    def is_too_large(self, g: Group) -> bool:
+        """Return True if a group has more nodes than `max_nodes`, besides views, which become indices."""
+        limit = self.options.max_nodes
+        return len(g.members) > limit and sum(not is_view(m.structure, m) for m in g.members) > limit
 
     def is_cheaper_as_epilogue(self, n: Node, g: Group, fused_cost: float) -> bool:
         """Return True if `n` is cheaper as the epilogue of its contraction than recomputed in `g` without that."""
@@ -271,10 +283,34 @@ class GroupSearch:
         if not isinstance(n.structure, (Elementwise, IndexMap)):
             return not n.operands and not isinstance(n.structure, Reduction)
         operands = [o for o in n.operands if scalar_value(o) is None]
-        large = [o for o in operands if hinted_bytes(o) >= hinted_bytes(n) or hinted_bytes(o) > self.context.machine.l1]
-        is_stored = all(isinstance(o.structure, Leaf) or len(self.graph.users[o]) > 1 for o in large)
-        read = sum(map(hinted_bytes, large if is_stored else operands))
+        large = self.large_values(operands, n)
+        read = sum(map(hinted_bytes, large if all(map(self.is_stored, large)) else operands))
         return read <= hinted_bytes(n) and (not isinstance(n.structure, Elementwise) or elementwise_cost(n) <= 2)
+
+    def takes_less_than_memory(self, n: Node, times: int) -> bool:
+        """Return True if computing `n` so often from stored values takes less time than to write it and read it again."""
+
+        def is_inside(m: Node) -> bool:
+            return m is n or (isinstance(m.structure, Elementwise) and not self.is_stored(m))
+
+        reached = [*reachable([n], lambda m: m.operands if is_inside(m) else ())]
+        large = self.large_values([m for m in reached if not is_inside(m) and scalar_value(m) is None], n)
+        if not isinstance(n.structure, Elementwise) or not all(map(self.is_stored, large)):
+            return False
+        machine, size = self.context.machine, hinted_bytes(n)
+        if sum(map(hinted_bytes, large)) > size or size * machine.streamed_output < machine.l3:
+            return False  # it would stay in the last cache
+        operations = times * sum(elementwise_cost(m) for m in reached if is_inside(m)) * (size // n.dtype.bytes)
+        return machine.operation_seconds(operations) <= machine.round_trip_seconds(size)
+
+    def large_values(self, values: Iterable[Node], n: Node) -> list[Node]:
+        """Return the values that are not broadcast from cache where `n` is computed from them."""
+        machine = self.context.machine
+        return [o for o in values if hinted_bytes(o) >= hinted_bytes(n) or hinted_bytes(o) > machine.l1]
+
+    def is_stored(self, n: Node) -> bool:
+        """Return True if `n` is in memory whatever becomes of one of its users."""
+        return isinstance(n.structure, Leaf) or len(self.graph.users[n]) > 1 or n in self.outputs
 
     def is_unpacked_constant(self, n: Node) -> bool:
         """Return True if `n` is computed from constants of fewer bytes: its users unpack them near the core."""

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from itertools import permutations
 from math import prod
 
-from compiler.analysis.contraction_nodes import operand_positions
-from compiler.analysis.plain_reductions import is_plain_reduction
+from compiler.analysis.windows import Window, match_windows, unfolded
 from compiler.cost.machine import Machine
 from compiler.cost.windows import WindowStep, window_seconds
-from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Reduction, index_vars
-from compiler.ir.symbolic.affine import coefficient
-from compiler.ir.symbolic.index_expr import var
+from compiler.ir.graph.structure import Reduction
 from compiler.ir.tile.kernel import dim_hint
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.two_level_scan import reduce_op
@@ -44,40 +40,9 @@ class SeparateWindows(GraphPass):
         return ir.replace_nodes({n: reduce_windows(n, order).with_name(n.name) for n, order in chosen.items()})
 
 
-@dataclass(frozen=True)
-class Window:
-    """The window of a reduction along dimension `dim`: tap `t` of result `i` reads index `i * stride + t * dilation`."""
-
-    dim: int
-    size: int
-    stride: int
-    dilation: int
-
-
 def describe(order: Sequence[Window]) -> str:
     """Return the dimensions of windows in words."""
     return ", then ".join(f"dimension {w.dim}" for w in order)
-
-
-def match_windows(n: Node) -> tuple[Window, ...]:
-    """Return the windows of a node that reduces rectangular windows of its only operand, or none for any other node."""
-    if not is_plain_reduction(n) or n.operands[0].type.rank != n.type.rank:
-        return ()
-    assert isinstance(n.structure, Reduction)
-    x, i, domain = n.operands[0], index_vars("i", n.type.rank), n.structure.domain(n)
-    taps = {f"r{k}": e for k, e in enumerate(domain.extents) if isinstance(e, int) and e > 1}
-    windows = list[Window]()
-    for k, d in enumerate(operand_positions(n)[0]):
-        steps = {v: c for v in taps if (c := coefficient(d, v))}
-        if not steps and d == i[k] and x.shape[k] == n.shape[k]:
-            continue
-        (v, dilation), stride = next(iter(steps.items()), ("", 0)), coefficient(d, f"i{k}") or 0
-        if v not in taps or d != i[k] * stride + var(v) * dilation or min(stride, dilation) < 1:
-            return ()
-        windows.append(Window(k, taps.pop(v), stride, dilation))
-        if unfolded(x, windows[-1]).shape[k] != n.shape[k]:
-            return ()
-    return () if taps else tuple(windows)
 
 
 def best_order(n: Node, machine: Machine, max_time_ratio: float) -> tuple[Window, ...]:
@@ -106,11 +71,6 @@ def best_order(n: Node, machine: Machine, max_time_ratio: float) -> tuple[Window
     best = min(times, key=times.__getitem__)
     one_step = seconds([WindowStep(prod(results), prod(w.size for w in windows))])
     return best if times[best] < max_time_ratio * one_step else ()
-
-
-def unfolded(x: Node, w: Window) -> Node:
-    """View `x` with the elements of each window as its last dimension."""
-    return ops.unfold(x, dim=w.dim, size=w.size, step=w.stride, dilation=w.dilation)
 
 
 def reduce_windows(n: Node, order: Sequence[Window]) -> Node:

@@ -20,8 +20,9 @@ class DotProducts(TilePass):
     in %x: bf16x2[8, 32], const %w: bf16x2[48, 32]
     %s = reduce add %k in 0..32 { yield dot<f32>(%x[%i, %k], %w[%j, %k]) }
 
-    Operands must be contiguous along the reduction, except constants, which are packed when the program is built.  Sums are
-    reassociated.  Integer results are the same.
+    Operands must be contiguous along the reduction, except constants, which are packed when the program is built.  One of them
+    may be contiguous across it: its rows are packed by shifts, in all lanes at once.  Sums are reassociated.  Integer results
+    are the same.
     """
 
     name = "dot-products"

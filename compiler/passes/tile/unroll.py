@@ -12,7 +12,7 @@ from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, var
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, Stmt
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, Store
 from compiler.passes.base import Context, TilePass, from_machine, register
 
 
@@ -34,6 +34,11 @@ class Unroll(TilePass):
     reduce %k in 0..768 { yield %w[%j, %k//8] >> (%k%8)*4 ... }  ->  reduce %k in 0..768 unroll 8 { ... }
 
     One whose number is divided by a constant is unrolled by that: steps share what is read, and remainders are constants.
+
+    for %i { for %j in 0..12 { store %x[%i, %k[%j]], %y[%i, %j] } }  ->  for %i { for %j in 0..12 unroll 9 { ... } }
+
+    An innermost loop without lanes is unrolled while its steps together have at most `max_vectors` operations.  One that
+    threads share is tiled instead, as they take its iterations one by one.
     """
 
     name = "unroll"
@@ -49,7 +54,13 @@ class Unroll(TilePass):
         accumulator_tiles = {id(a.stmt): accumulator_tile(a.loops) for a in accesses.all if is_contraction(a.stmt)}
 
         def rule(stmt: Stmt) -> Block:
-            if not isinstance(stmt, Reduce) or any(tile.stmt_ranges(s) for s in stmt.body):
+            if any(tile.stmt_ranges(s) for s in tile.stmt_body(stmt)):
+                return (stmt,)
+            if isinstance(stmt, For):
+                r = self.unrolled_scalars(stmt, accesses.loops[stmt.range.var][2])
+                is_wanted = r != stmt.range and context.may_apply(self, f"%{r.var} unrolled")
+                return (replace(stmt, range=r),) if is_wanted else (stmt,)
+            if not isinstance(stmt, Reduce):
                 return (stmt,)
             around = accesses.loops[stmt.ranges[0].var][2]
             ranges, last = self.fully_unroll(stmt.ranges, vector_count(around)), stmt.ranges[-1]
@@ -66,6 +77,19 @@ class Unroll(TilePass):
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
+    def unrolled_scalars(self, stmt: For, around: Sequence[Range]) -> Range:
+        """Return the range of an innermost loop inside those `around`: unrolled or tiled if none of them has a tile."""
+        r, limit = stmt.range, min(self.max_steps, self.max_vectors // operation_count(stmt.body))
+        if (
+            not isinstance(r.extent, int)
+            or min(limit, r.extent) < 2
+            or any(x.lanes or x.tile > 1 for x in (*around, r))
+        ):
+            return r
+        if stmt.parallel and not around:
+            return r.with_(tile=1 << (min(limit, r.extent).bit_length() - 1))
+        return r.with_(unroll=max(r.unroll, min(limit, r.extent)))
+
     def fully_unroll(self, ranges: tuple[Range, ...], copies: int) -> tuple[Range, ...]:
         """Unroll the last ranges fully within the limits; `copies` is the number of vectors in the tiles around them."""
         out: list[Range] = []
@@ -76,6 +100,12 @@ class Unroll(TilePass):
             fits = remaining and (not r.lanes or copies * vector_count([r]) * steps <= self.max_vectors)
             out.append(r.with_(unroll=max(steps, 1)) if fits else r)
         return tuple(reversed(out))
+
+
+def operation_count(body: Block) -> int:
+    """Return the operations of statements without loops, at least 1: calls of primitives, loads and stores."""
+    values = [e for s in body for e in tile.stmt_exprs(s)]
+    return max(1, sum(len(e.calls) + len(e.loads) for e in values) + sum(isinstance(s, Store) for s in body))
 
 
 def division_period(stmt: Reduce, limit: int) -> int:

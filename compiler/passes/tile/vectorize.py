@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from compiler.cost.kernel_time import predicted_seconds
 from compiler.cost.vectorization import best_disjoint_loops, lane_count, score_loops
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Kernel, Range, Stmt
 from compiler.ir.tile.substitution import with_unique_names
 from compiler.passes.base import Context, TilePass, register
+from compiler.passes.tile.unroll import Unroll
 
 
 @register
@@ -20,8 +23,9 @@ class Vectorize(TilePass):
 
     Each loop is scored by the memory operations it saves as lanes (see `compiler.cost.vectorization`).  It is chosen if
     it saves more than the best choices among its inner loops together, as one loop in scope can have lanes.  Loops with
-    dependent steps, or whose local buffers would not fit in cache for all lanes, are excluded.  `skipped_choices` is the
-    number of best choices to skip, for the autotuner.
+    dependent steps, or whose local buffers would not fit in cache for all lanes, are excluded.  Where lanes would gather,
+    `compiler.cost.kernel_time` compares them with an unrolled loop of scalars: a gather takes as long as its elements.
+    `skipped_choices` is the number of best choices to skip, for the autotuner.
     """
 
     name = "vectorize"
@@ -35,14 +39,35 @@ class Vectorize(TilePass):
         for _ in range(self.skipped_choices):
             scores |= dict.fromkeys(chosen, -1)
             chosen = set(best_disjoint_loops(ir.body, scores)[1])
+        if slower := self.slower_lanes(ir, chosen, lanes, context):
+            context.missed(
+                self, f"lanes along {', '.join(f'%{v}' for v in sorted(slower))} would gather, which takes longer"
+            )
+        chosen -= slower
         messages = {v: f"%{v} vectorized by {lanes}: saves {scores[v]} memory operations" for v in sorted(chosen)}
         if not chosen:
             context.missed(self, "no loop has contiguous accesses")
         else:
             context.propose(self, replace(self, skipped_choices=self.skipped_choices + 1))
         allowed = {v for v, message in messages.items() if context.may_apply(self, message)}
+        return with_lanes(ir, allowed, lanes)
 
-        def rule(r: Range, _: Stmt) -> Range:
-            return r.with_(tile=lanes, lanes=lanes) if r.var in allowed else r
+    def slower_lanes(self, ir: Kernel, chosen: Collection[str], lanes: int, context: Context) -> set[str]:
+        """Return those of the `chosen` loops that gather, and take longer with lanes than without."""
+        table, machine = context.accesses(ir), context.machine
 
-        return ir.with_body(tile.map_ranges(ir.body, rule))
+        def seconds(loops: Collection[str]) -> float:
+            unrolled = Unroll().for_machine(machine).run(with_lanes(ir, loops, lanes), Context(machine))
+            return predicted_seconds(unrolled, machine)
+
+        gathering = {v for v in chosen if any(table.depends_on(a, v) and table.stride(a, v) is None for a in table.all)}
+        return {v for v in gathering if seconds(chosen) > seconds({*chosen} - {v})}
+
+
+def with_lanes(kernel: Kernel, loops: Collection[str], lanes: int) -> Kernel:
+    """Return the kernel with lanes along `loops`."""
+
+    def rule(r: Range, _: Stmt) -> Range:
+        return r.with_(tile=lanes, lanes=lanes) if r.var in loops else r
+
+    return kernel.with_body(tile.map_ranges(kernel.body, rule))

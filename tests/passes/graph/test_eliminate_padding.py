@@ -101,6 +101,52 @@ def test_groups_of_channels_stay_one_nest() -> None:
     assert EliminatePadding().run(graph, Context()) == graph
 
 
+POOL = """graph(%x: f32[1, {shape}]) {{
+  %t = permute %x {{dims=[0, {order}]}}
+  %p = pad %t {{before=[0, 0, 1, 1], after=[0, 0, 1, 1], value={value}}}
+  %y = {pool} %p {{size=[3, 3], stride=[2, 2], dilation=[1, 1]}}
+  return %y }}"""
+"""A reduction over windows of an image that a graph is given."""
+
+LAST, FIRST = {"shape": "64, 64, 32", "order": "3, 1, 2"}, {"shape": "32, 64, 64", "order": "1, 2, 3"}
+"""Where the channels of the image lie in memory."""
+
+
+@pytest.mark.parametrize("image", [LAST, FIRST])
+@pytest.mark.parametrize(("pool", "value"), [("max_pool", "-inf"), ("sum_pool", "0.0")])
+def test_windows_skip_padding_of_an_image_that_would_be_copied(image: dict[str, str], pool: str, value: str) -> None:
+    check_pass(
+        "eliminate-padding",
+        before=POOL.format(**image, pool=pool, value=value),
+        after=f"""graph(%x: f32[1, {image["shape"]}]) {{
+          %t = permute %x {{dims=[0, {image["order"]}]}}
+          %y = {pool} %t {{size=[3, 3], stride=[2, 2], dilation=[1, 1], before=[1, 1], after=[1, 1]}}
+          return %y }}""",
+        remark="padding skipped, not copied with the image",
+    )
+
+
+PADDED_POOLS = {
+    "padding that counts": POOL.format(**LAST, pool="max_pool", value="0.0"),
+    "an image in cache whose rows would be cut": POOL.format(shape="32, 14, 14", order="1, 2, 3", pool="max_pool", value="-inf"),
+    "an image that a kernel stores inside its padding": POOL.format(**LAST, pool="max_pool", value="-inf").replace("pad %t", "pad %e").replace("%p =", "%e = exp %t  %p ="),
+    "a padded image with other users": POOL.format(**LAST, pool="max_pool", value="-inf").replace("return %y", "return %y, %p"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PADDED_POOLS)
+def test_other_padded_windows_stay(case: str) -> None:
+    check_pass("eliminate-padding", unchanged=PADDED_POOLS[case])
+
+
+@pytest.mark.parametrize("layer", [nn.MaxPool2d(3, 2, 1), nn.AvgPool2d((3, 2), 1, (1, 0)), nn.MaxPool2d(5, 1, 2, 2)])
+def test_windows_without_padding_are_right(layer: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch has them; a maximum of a window is one of its elements."""
+    monkeypatch.setattr(EliminatePadding, "copy_costs_more", lambda *_: True)
+    x = torch.randn(2, 5, 9, 11).to(memory_format=torch.channels_last)
+    torch.testing.assert_close(compiler.compile(layer, (x,))(x), layer(x))
+
+
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "dilated": (nn.Conv2d(16, 32, 3, padding=5, dilation=5), (2, 16, 11, 9)),
     "strided": (nn.Conv2d(16, 48, (5, 3), stride=2, padding=(4, 1)), (1, 16, 9, 14)),

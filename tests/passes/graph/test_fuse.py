@@ -447,3 +447,34 @@ def test_a_sum_with_guards_is_no_part_of_another_sum() -> None:
     assert any("would cost" in r for r in refusals(text))
     softmax = "%m = amax %c {dims=[1], keepdim=true}  %s = sub %c, %m"
     assert kernels(f"{head} {{ {up}  {softmax}  return %s }}") == [["conv_phases", "amax", "sub"]]
+
+
+EXPONENTIALS = """graph(%x: f32[3, {columns}]) {{
+  %e = exp %x  %b = reshape %e {{shape=[3, 64, {block}]}}  %p = sum %b {{dims=[2]}}  %s = sum %p {{dims=[1], keepdim=true}}
+  %y = div %e, %s  return %y }}"""
+"""Normalized exponentials of rows that are summed in blocks: both kernels read the exponentials."""
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (1 << 20, [["exp", "reshape", "sum"], ["sum"], ["exp", "div"]]),  # memory takes longer than exponentials
+        (1 << 19, [["exp"], ["reshape", "sum"], ["sum"], ["div"]]),  # the last cache does not
+    ],
+)
+def test_recomputes_what_takes_less_than_memory(columns: int, expected: list[list[str]]) -> None:
+    assert kernels(EXPONENTIALS.format(columns=columns, block=columns // 64)) == expected
+
+
+def test_does_not_recompute_the_epilogue_of_a_sum() -> None:
+    """Its sums would be stored instead."""
+    text = EXPONENTIALS.format(columns=1 << 20, block=1 << 14).replace("f32[3", "f32[8, 3").replace("exp %x", "exp %m")
+    text = text.replace("%e =", "%m = sum %x {dims=[0]}  %e =")
+    assert kernels(text)[0] == ["sum", "exp"]
+
+
+def test_views_do_not_count_as_nodes_of_a_kernel() -> None:
+    text = """graph(%x: f32[4, 4]) {
+      %a = permute %x {dims=[1, 0]}  %b = abs %a  %c = slice %b {dim=0, start=1, size=2}  %d = neg %c  return %d }"""
+    assert kernels(text, "fuse{max-nodes=2}") == [["permute", "abs", "slice", "neg"]]
+    assert len(kernels(text, "fuse{max-nodes=1}")) == 2

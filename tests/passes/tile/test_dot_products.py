@@ -57,11 +57,43 @@ def test_operands_of_two_dtypes_are_put_in_the_order_of_the_instruction(swapped:
     )
 
 
+ACROSS = "cast<f32>(%a[%i, %k]) * cast<f32>(%w[%k, %j])"
+
+PAIR = (
+    "bitcast<bf16x2>(cast<i32>(bitcast<i16>(%w[%k*2, %j])) & 65535 | cast<i32>(bitcast<i16>(%w[%k*2 + 1, %j])) << 16)"
+)
+
+
+def test_rows_of_an_operand_are_packed_by_shifts() -> None:
+    """Lanes run across them, and `hoist-operand` computes the pairs once for all rows of the other operand."""
+    check_pass(
+        "dot-products",
+        before=matmul(ACROSS, *["bf16[4, 8], %bf16[8, 6]"] * 2),
+        after=matmul(f"dot<f32>(%a[%i, %k], {PAIR})", "bf16[4, 8], %bf16[8, 6]", "bf16x2[4, 4], %bf16[8, 6]", reduced="0..4"),
+        matrix_shapes=SHAPES,
+        special=False,
+    )  # fmt: skip
+
+
+def test_rows_of_bytes_are_packed_by_shifts() -> None:
+    """All fields but the last lose the copies of their sign."""
+    fields = (f"cast<i32>(%w[%k*4{f' + {k}' if k else ''}, %j])" for k in range(4))
+    masked = (x if k == 3 else f"({x} & 255)" for k, x in enumerate(fields))
+    word = " | ".join(f"{x} << {8 * k}" if k else x for k, x in enumerate(masked))
+    check_pass(
+        "dot-products",
+        before=matmul(ACROSS.replace("f32", "i32"), *["u8[4, 8], %i8[8, 6]"] * 2, total="i32"),
+        after=matmul(f"dot<i32>(%a[%i, %k], bitcast<i8x4>({word}))", "u8[4, 8], %i8[8, 6]", "u8x4[4, 2], %i8[8, 6]", total="i32", reduced="0..2"),
+        matrix_shapes=SHAPES,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("types", "value", "reason"),
     [
-        ("bf16[4, 8], %bf16[8, 6]", "cast<f32>(%a[%i, %k]) * cast<f32>(%w[%k, %j])", "%w is not contiguous along %k"),
-        ("bf16[4, 8]{1, 0}, %bf16[6, 8]", BF16, "%a is not contiguous along %k"),
+        ("bf16[4, 8]{1, 0}, %bf16[8, 6]", ACROSS, "neither operand is contiguous along %k"),
+        ("bf16[4, 8], %bf16[8, 12]", ACROSS.replace("%j", "%j*2"), "%w is contiguous neither along %k nor across it"),
+        ("bf16[4, 8], %bf16[8, 6]", ACROSS.replace("%w[%k, %j]", "load(%w[%k, %j], %j < 4, 0.0)"), "nor across it"),
         ("bf16[4, 9], %bf16[6, 8]", BF16, "%a does not consist of groups of 2 along %k"),
         (
             "bf16[4, 9], %bf16[6, 8]",

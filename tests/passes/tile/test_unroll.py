@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from compiler.cost.machine import AVX2, AVX512
 from compiler.testing.checks import check_pass
 
@@ -75,3 +77,37 @@ def test_steps_that_share_a_word_are_unrolled() -> None:
     check_pass("unroll", before=nest(""), after=nest(" unroll 8"))
     wide = nest("").replace("tile 16 lanes", "tile 64 lanes")
     check_pass("unroll{max-period=16,partial-factor=1}", unchanged=wide)
+
+
+LOOKUP = """kernel @lookup(in %x: f32[40, 64], in %k: i64[{columns}], out %y: f32[40, {columns}]) {{
+  parallel %i in 0..40 {{
+    {kind} %j in 0..{columns}{unroll} {{
+      %r = %k[%j]
+      check %r in 0..64
+      store %x[%i, %r], %y[%i, %j]
+    }}
+  }}
+}}"""
+
+
+@pytest.mark.parametrize(("columns", "unroll"), [(2, 2), (9, 9), (14, 9), (1000, 9)])
+def test_innermost_loops_of_scalars(columns: int, unroll: int) -> None:
+    before, after = (LOOKUP.format(columns=columns, kind="for", unroll=u) for u in ("", f" unroll {unroll}"))
+    check_pass("unroll", before=before, after=after)
+
+
+def test_loops_of_scalars_that_stay() -> None:
+    """A single step, those of an outer loop, many operations, and what is part of a tile."""
+    check_pass("unroll", unchanged=LOOKUP.format(columns=1, kind="for", unroll=""))
+    check_pass("unroll", unchanged=LOOKUP.format(columns=8, kind="for", unroll=" tile 8 lanes 16"))
+    check_pass("unroll{max-vectors=3}", unchanged=LOOKUP.format(columns=8, kind="for", unroll=""))
+    check_pass("unroll", unchanged=LOOKUP.format(columns=8, kind="for", unroll="").replace("0..40 {", "0..40 tile 4 {"))
+
+
+def test_a_shared_loop_of_scalars_is_tiled() -> None:
+    """Threads take its iterations one by one; one whose steps depend on each other is unrolled."""
+    copy = "kernel @k(in %x: f32[40], out %y: f32[40]) {{ {loop} {{ store %x[%i], %y[%i] }} }}"
+    check_pass(
+        "unroll", before=copy.format(loop="parallel %i in 0..40"), after=copy.format(loop="parallel %i in 0..40 tile 8")
+    )
+    check_pass("unroll", before=copy.format(loop="for %i in 0..40"), after=copy.format(loop="for %i in 0..40 unroll 9"))

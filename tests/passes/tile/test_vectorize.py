@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.cost.machine import AVX2, Machine
+from compiler.cost.machine import AVX2, AVX512, Machine
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
 from compiler.testing.checks import check_pass, parse_ir
@@ -129,3 +129,26 @@ def test_lanes_of_a_copy_that_turns_do_not_lie_along_an_open_loop() -> None:
     """Vectors along it would end anywhere, and what is left of them would be gathered."""
     check("""kernel @k(size n in 1..101 hint 50, in %x: f32[n, 16], out %y: f32[16, n]) {
       parallel %j in 0..16 LANES { parallel %i in 0..n { store %x[%i, %j], %y[%j, %i] } } }""")
+
+
+GATHER = """kernel @gather(in %x: f32[40, 64], in %k: i64[40, {columns}], out %y: f32[40, {columns}]) {{
+  parallel %i in 0..40 {{
+    parallel %j in 0..{columns}{lanes} {{
+      %r = %k[%i, %j]
+      check %r in 0..64
+      store {value}, %y[%i, %j]
+    }}
+  }}
+}}"""
+
+
+def test_elements_that_are_gathered_have_lanes_if_much_is_computed() -> None:
+    """A gather takes as long as its elements, of which a row may fill a part of a vector."""
+    copy, computed = "%x[%i, %r]", "exp(%x[%i, %r])"
+    remark = "lanes along %j would gather, which takes longer"
+    for columns in (12, 64):
+        check_pass(
+            "vectorize", unchanged=GATHER.format(columns=columns, lanes="", value=copy), remark=remark, machine=AVX512
+        )
+        before, after = (GATHER.format(columns=columns, lanes=x, value=computed) for x in ("", " tile 16 lanes 16"))
+        check_pass("vectorize", before=before, after=after, machine=AVX512, special=False)
