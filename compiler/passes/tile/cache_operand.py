@@ -67,8 +67,10 @@ class CacheOperand(TilePass):
         others = [b for b in table.loads_of(a.stmt) if b is not a]
         lane = strided_loops[-1]
         lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
-        if dim_hint(lane.extent, 0) < lanes <= dim_hint(s.ranges[-1].extent, 0):
-            return None  # lanes run along the reduction, where the operand is contiguous
+        last = s.ranges[-1]
+        are_along = all(table.stride(b, last.var) in (0, 1) or table.roles[b.buffer] == "const" for b in others)
+        if are_along and dim_hint(lane.extent, 0) < lanes <= dim_hint(last.extent, 0):
+            return None  # lanes run along the reduction, where the operands are contiguous
         if any(table.depends_on(b, lane.var) or table.roles[b.buffer] == "const" for b in others):
             return None  # the other operand varies across lanes too
         if loops == enclosing_loops and any(self.are_others_contiguous(table, a, others, r) for r in loops):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from compiler.cost.kernel_time import predicted_seconds
+from compiler.cost.machine import Machine
 from compiler.cost.vectorization import best_disjoint_loops, lane_count, score_loops
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.kernel import Kernel, Range, Stmt
+from compiler.ir.tile.contraction import is_contraction
+from compiler.ir.tile.kernel import Kernel, Range, Reduce, Stmt
 from compiler.ir.tile.substitution import with_unique_names
 from compiler.passes.base import Context, TilePass, register
+from compiler.passes.tile.pack import Pack
+from compiler.passes.tile.tile import Tile
 from compiler.passes.tile.unroll import Unroll
 
 
@@ -39,6 +43,9 @@ class Vectorize(TilePass):
         for _ in range(self.skipped_choices):
             scores |= dict.fromkeys(chosen, -1)
             chosen = set(best_disjoint_loops(ir.body, scores)[1])
+        if not self.skipped_choices and (others := self.quicker_lanes(ir, chosen, scores, lanes, context)):
+            context.missed(self, f"lanes along {', '.join(f'%{v}' for v in sorted(chosen))} would take longer")
+            chosen = others
         if slower := self.slower_lanes(ir, chosen, lanes, context):
             context.missed(
                 self, f"lanes along {', '.join(f'%{v}' for v in sorted(slower))} would gather, which takes longer"
@@ -54,14 +61,35 @@ class Vectorize(TilePass):
 
     def slower_lanes(self, ir: Kernel, chosen: Collection[str], lanes: int, context: Context) -> set[str]:
         """Return those of the `chosen` loops that gather, and take longer with lanes than without."""
-        table, machine = context.accesses(ir), context.machine
-
-        def seconds(loops: Collection[str]) -> float:
-            unrolled = Unroll().for_machine(machine).run(with_lanes(ir, loops, lanes), Context(machine))
-            return predicted_seconds(unrolled, machine)
-
+        table = context.accesses(ir)
         gathering = {v for v in chosen if any(table.depends_on(a, v) and table.stride(a, v) is None for a in table.all)}
-        return {v for v in gathering if seconds(chosen) > seconds({*chosen} - {v})}
+        seconds = {v: seconds_with_lanes(ir, {*chosen} - {v}, lanes, context.machine) for v in gathering}
+        return {v for v, s in seconds.items() if seconds_with_lanes(ir, chosen, lanes, context.machine) > s}
+
+    def quicker_lanes(
+        self, ir: Kernel, chosen: set[str], scores: Mapping[str, int], lanes: int, context: Context
+    ) -> set[str]:
+        """Return the second best loops for lanes if they take less time than the `chosen` ones, else an empty set.
+
+        Asked where the chosen lanes are those of a product's sum, and others of its result: then a tile of accumulators shares other
+        loads, which scores do not count.
+        """
+        table, machine = context.accesses(ir), context.machine
+        if not any(is_contraction(table.loops[v][1]) for v in chosen):
+            return set()
+        others = set(best_disjoint_loops(ir.body, {**scores, **dict.fromkeys(chosen, -1)})[1])
+        if not others or any(isinstance(table.loops[v][1], Reduce) for v in others):
+            return set()
+        best, second = (seconds_with_lanes(ir, loops, lanes, machine) for loops in (chosen, others))
+        return others if second < best else set()
+
+
+def seconds_with_lanes(kernel: Kernel, loops: Collection[str], lanes: int, machine: Machine) -> float:
+    """Return the estimated seconds of a kernel with lanes along `loops`, tiled and unrolled."""
+    scheduled = with_lanes(kernel, loops, lanes)
+    for p in (Tile(), Pack(), Unroll()):
+        scheduled = p.for_machine(machine).run(scheduled, Context(machine))
+    return predicted_seconds(scheduled, machine)
 
 
 def with_lanes(kernel: Kernel, loops: Collection[str], lanes: int) -> Kernel:
