@@ -16,9 +16,10 @@ from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT
 from compiler.ir.tile.kernel import Kernel, Param, dim_hint
 from compiler.ir.tile.program import Launch, Program, Step, expand_launches, non_launch_buffers, walk_steps
-from compiler.ir.tile.substitution import unused_name
+from compiler.ir.tile.substitution import unused_name, with_unique_names
 from compiler.ir.types import TensorType, with_innermost
 from compiler.passes.base import Context, ProgramPass, register
+from compiler.passes.tile.cache_operand import CacheOperand
 
 InnermostDims: TypeAlias = dict[str, int]
 """Innermost dimension of each buffer that is not row-major."""
@@ -33,8 +34,9 @@ class LayoutAssignment(ProgramPass):
 
     Candidates are the result dimensions along which a kernel would put its lanes if memory were contiguous there.
     Coordinate descent, from all candidates and from none, changes one buffer at a time while that saves memory
-    operations, for at most `max_sweeps` sweeps.  Only types change: kernels index logical elements.  Inputs, and
-    operands of PyTorch calls, stay row-major; an output may be computed in another layout and transposed by a kernel.
+    operations, for at most `max_sweeps` sweeps.  Kernels count as they will be after `dot-products` and `cache-operand`.
+    Only types change: kernels index logical elements.  Inputs, and operands of PyTorch calls, stay row-major; an output
+    may be computed in another layout and transposed by a kernel.
     A dynamic dimension is never innermost: vectors along it would be unaligned, and loops around it not collapsible.
     """
 
@@ -151,16 +153,24 @@ class LayoutSearch:
         key = (name, types)
         if key not in self.saved_ops_cache:
             table = self.kernel_accesses[name].with_param_types(types)
-            lanes, packed = lane_count(table.kernel, self.machine), self.with_packed_elements(table, types)
-            scores = score_loops(packed, lanes, self.machine)
-            by_lanes = best_disjoint_loops(packed.kernel.body, scores)[0]
-            self.saved_ops_cache[key] = by_lanes + scalar_ops(table) - scalar_ops(packed)
+            lanes, scheduled = lane_count(table.kernel, self.machine), self.with_packed_elements(table, types)
+            if scheduled is table:
+                scheduled = self.with_cached_operands(table, types)
+            scores = score_loops(scheduled, lanes, self.machine)
+            by_lanes = best_disjoint_loops(scheduled.kernel.body, scores)[0]
+            self.saved_ops_cache[key] = by_lanes + scalar_ops(table) - scalar_ops(scheduled)
         return self.saved_ops_cache[key]
 
     def with_packed_elements(self, table: Accesses, types: tuple[TensorType, ...]) -> Accesses:
         """Return the accesses of a kernel after its contractions have become dot products, where they can."""
         dots = [m for m in match_dots(table, self.context.matrix_shapes) if isinstance(m, DotMatch)]
         return Accesses(with_dots(_retyped(table.kernel, types), dots)) if dots else table
+
+    def with_cached_operands(self, table: Accesses, types: tuple[TensorType, ...]) -> Accesses:
+        """Return the accesses of a kernel after operands that lanes would gather have been copied to local buffers."""
+        kernel = with_unique_names(_retyped(table.kernel, types))
+        cached = CacheOperand().for_machine(self.machine).run(kernel, Context(self.machine))
+        return table if cached == kernel else Accesses(cached)
 
     def param_types(self, launch: Launch, choice: InnermostDims) -> tuple[TensorType, ...]:
         """Return the types of a launch's parameters under a choice."""

@@ -37,6 +37,8 @@ class Vectorize(TilePass):
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         ir, machine = with_unique_names(ir), context.machine
+        if any(r.lanes for r, _, _ in context.accesses(ir).loops.values()):
+            return ir
         lanes = lane_count(ir, machine)
         scores = score_loops(context.accesses(ir), lanes, machine)
         chosen = set(best_disjoint_loops(ir.body, scores)[1])
@@ -71,8 +73,8 @@ class Vectorize(TilePass):
     ) -> set[str]:
         """Return the second best loops for lanes if they take less time than the `chosen` ones, else an empty set.
 
-        Asked where the chosen lanes are those of a product's sum, and others of its result: then a tile of accumulators shares other
-        loads, which scores do not count.
+        Compares lanes along the sum of a product with lanes along its result, where a tile of accumulators shares loads that scores
+        count for each.
         """
         table, machine = context.accesses(ir), context.machine
         if not any(is_contraction(table.loops[v][1]) for v in chosen):

@@ -139,3 +139,25 @@ def test_channels_come_last_where_four_products_are_added_at_once(shapes: tuple[
     text = f"program {{ input %a: u8[32, 64]{{1, 0}}  output %b: u8[24, 64]  {weights} buffer %t: u8[32, 64] {kernels} {steps} }}"  # fmt: skip
     made = run_pipeline(parse_ir(text), "layout", Context(matrix_shapes=shapes))
     assert str(made.buffers["t"]) == f"u8[32, 64]{layout}"
+
+
+ROWS_OF_HEADS = """program {
+  input %x: f32[128, 8, 768]  output %s: f32[8, 4, 128, 128]  output %m: f32[8, 128, 4]  buffer %t: f32[128, 8, 768]
+  kernel @relu(in %x: f32[128, 8, 768], out %y: f32[128, 8, 768]) {
+    parallel %i in 0..128 { parallel %b in 0..8 { parallel %c in 0..768 { store max(%x[%i, %b, %c], 0.0), %y[%i, %b, %c] } } } }
+  kernel @scores(in %x: f32[128, 8, 768], out %y: f32[8, 4, 128, 128]) {
+    parallel %b in 0..8 { parallel %h in 0..4 { parallel %q in 0..128 { parallel %k in 0..128 {
+      %s = reduce add %d in 0..64 { yield %x[%q, %b, %h*64 + %d] * %x[%k, %b, %h*64 + %d + 256] }
+      store %s, %y[%b, %h, %q, %k] } } } } }
+  kernel @largest(in %x: f32[8, 4, 128, 128], out %y: f32[8, 128, 4]) {
+    parallel %b in 0..8 { parallel %q in 0..128 { parallel %h in 0..4 {
+      %m = reduce max %k in 0..128 { yield %x[%b, %h, %q, %k] }
+      store %m, %y[%b, %q, %h] } } } }
+  launch @relu(%x, %t)  launch @scores(%t, %s)  launch @largest(%s, %m) }"""
+
+
+def test_rows_that_will_be_cached_transposed_stay() -> None:
+    """`cache-operand` gives @scores whole vectors of %q; %b innermost would fill half of each."""
+    context = Context()
+    made = run_pipeline(parse_ir(ROWS_OF_HEADS), "layout", context)
+    assert canonical_text(made) == canonical_text(parse_ir(ROWS_OF_HEADS)), [str(r) for r in context.remarks]

@@ -111,3 +111,17 @@ def test_few_columns_leave_lanes_to_a_long_reduction() -> None:
       } }
     }"""
     check_pass("cache-operand", unchanged=few)
+
+
+def test_few_columns_have_lanes_along_the_sum_only_if_all_operands_do() -> None:
+    before = """kernel @k(in %x: f32[4, 3, 64], in %w: f32[32, 64, 9], out %y: f32[4, 3, 32]) {
+      for %a in 0..4 { for %b in 0..3 { for %i in 0..32 {
+        %s = reduce add %r in 0..64 { yield %x[%a, %b, %r] * %w[%i, %r, 2] }
+        store %s, %y[%a, %b, %i]
+      } } }
+    }"""
+    copy = "for %b in 0..3 { local %t: f32[64] for %c in 0..64 { store %x[%a, %b, %c], %t[%c] }"
+    after = before.replace("for %b in 0..3 {", copy).replace("%x[%a, %b, %r] *", "%t[%r] *")
+    check_pass("cache-operand", before=before, after=after)
+    along = before.replace("[32, 64, 9]", "[32, 9, 64]").replace("%w[%i, %r, 2]", "%w[%i, 2, %r]")
+    check_pass("cache-operand", unchanged=along)

@@ -152,3 +152,22 @@ def test_elements_that_are_gathered_have_lanes_if_much_is_computed() -> None:
         )
         before, after = (GATHER.format(columns=columns, lanes=x, value=computed) for x in ("", " tile 16 lanes 16"))
         check_pass("vectorize", before=before, after=after, machine=AVX512, special=False)
+
+
+GRADIENT = """kernel @gradient(in %x: f32[33, 70], in %g: f32[16, 16, 37], out %y: f32[16, 3, 7]) {{
+  for %i in 0..16 {{ for %a in 0..3 {{ for %b in 0..7{result} {{
+    %s = reduce add %r in 0..16, %c in 0..32{sum} {{
+      yield %x[%a + %r*2, %b + %c*2] * %g[%i, %r, %c]
+    }}
+    store %s, %y[%i, %a, %b]
+  }} }} }}
+}}"""
+
+
+def test_lanes_along_a_sum_are_compared_with_those_of_its_result() -> None:
+    """The sum saves more operations, but accumulators of several %i share the loads of lanes along %b."""
+    lanes, before = " tile 16 lanes 16", GRADIENT.format(result="", sum="")
+    remark = "lanes along %c would take longer"
+    check_pass("vectorize", before=before, after=GRADIENT.format(result=lanes, sum=""), machine=AVX512, remark=remark)
+    one = before.replace("0..16", "0..1")  # with nothing to share them
+    check_pass("vectorize", before=one, after=one.replace("0..32", "0..32" + lanes), machine=AVX512)
