@@ -152,3 +152,19 @@ def test_elements_that_are_gathered_have_lanes_if_much_is_computed() -> None:
         )
         before, after = (GATHER.format(columns=columns, lanes=x, value=computed) for x in ("", " tile 16 lanes 16"))
         check_pass("vectorize", before=before, after=after, machine=AVX512, special=False)
+
+
+def test_values_that_a_loop_does_not_change_are_not_saved_by_its_lanes() -> None:
+    """Positions are computed before the loop over channels: lanes along that gather as well, and save no arithmetic."""
+    text = """kernel @sample(in %x: f32[16, 40], in %g: f32[64], out %y: f32[64, 16]) {{
+      parallel %i in 0..64{lanes} {{
+        parallel %j in 0..16 {{
+          %a = max(min(floor(%g[%i] * 3.0 + 20.0), 39.0), 0.0)
+          %p = cast<i64>(%a)
+          check %p in 0..40
+          store %x[%j, %p] * (%g[%i] - %a), %y[%i, %j]
+        }}
+      }}
+    }}"""
+    before, after = (text.format(lanes=x) for x in ("", " tile 16 lanes 16"))
+    check_pass("vectorize", before=before, after=after, machine=AVX512, special=False)
