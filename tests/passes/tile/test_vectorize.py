@@ -159,7 +159,8 @@ def test_values_that_a_loop_does_not_change_are_not_saved_by_its_lanes() -> None
     text = """kernel @sample(in %x: f32[16, 40], in %g: f32[64], out %y: f32[64, 16]) {{
       parallel %i in 0..64{lanes} {{
         parallel %j in 0..16 {{
-          %a = max(min(floor(%g[%i] * 3.0 + 20.0), 39.0), 0.0)
+          %g0 = %g[%i] * 3.0
+          %a = where((%g0 > 0.0) & (%g0 < 39.0), floor(%g0), 0.0)
           %p = cast<i64>(%a)
           check %p in 0..40
           store %x[%j, %p] * (%g[%i] - %a), %y[%i, %j]
