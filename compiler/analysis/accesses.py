@@ -63,7 +63,7 @@ class Accesses:
         self.local_scopes: dict[str, frozenset[str]] = {}  # loops around the declaration of a local buffer
         self.arithmetic: list[
             tuple[tuple[Range, ...], int]
-        ] = []  # loops around a block or reduction, and its operations
+        ] = []  # loops in which values are computed, and the operations
         self._facts_by_type: dict[tuple[str, TensorType], AddressFacts] = {}  # for every type tried
         self._facts_by_buffer: dict[str, AddressFacts] = {}  # for the current types
         self._strides: dict[tuple[Dim, str], int | None] = {}
@@ -95,6 +95,8 @@ class Accesses:
             for value in tile.stmt_exprs(stmt):
                 if isinstance(stmt, Reduce):
                     self.arithmetic.append((inner, len(value.calls) + 1))
+                elif isinstance(stmt, Let):
+                    self.arithmetic.append((self.computing_loops(value, inner), len(value.calls)))
                 else:
                     calls += len(value.calls)
                 self.all += [Access(e.buffer, e.index, inner, stmt, False, e.mask is not None) for e in value.loads]
@@ -108,6 +110,11 @@ class Accesses:
             if isinstance(stmt, Reduce):
                 self.loops_by_name[stmt.name] = self.varying_loops(stmt.value) - {r.var for r in stmt.ranges}
         self.arithmetic += [(loops, calls)] if calls else []
+
+    def computing_loops(self, e: Expr, loops: tuple[Range, ...]) -> tuple[Range, ...]:
+        """Return `loops` without the innermost ones that `e` does not vary over: it is computed before those."""
+        varying = self.varying_loops(e)
+        return loops[: max((k + 1 for k, r in enumerate(loops) if r.var in varying), default=0)]
 
     def loads_of(self, stmt: Stmt) -> list[Access]:
         """Return the loads of a statement itself."""

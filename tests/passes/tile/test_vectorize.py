@@ -169,5 +169,22 @@ def test_lanes_along_a_sum_are_compared_with_those_of_its_result() -> None:
     lanes, before = " tile 16 lanes 16", GRADIENT.format(result="", sum="")
     remark = "lanes along %c would take longer"
     check_pass("vectorize", before=before, after=GRADIENT.format(result=lanes, sum=""), machine=AVX512, remark=remark)
-    one = before.replace("0..16", "0..1")  # with nothing to share them
+    one = before.replace("%i in 0..16", "%i in 0..1")  # with nothing to share them
     check_pass("vectorize", before=one, after=one.replace("0..32", "0..32" + lanes), machine=AVX512)
+
+
+def test_values_that_a_loop_does_not_change_are_not_saved_by_its_lanes() -> None:
+    """Positions are computed before the loop over channels: lanes along that gather as well, and save no arithmetic."""
+    text = """kernel @sample(in %x: f32[16, 40], in %g: f32[64], out %y: f32[64, 16]) {{
+      parallel %i in 0..64{lanes} {{
+        parallel %j in 0..16 {{
+          %g0 = %g[%i] * 3.0
+          %a = where((%g0 > 0.0) & (%g0 < 39.0), floor(%g0), 0.0)
+          %p = cast<i64>(%a)
+          check %p in 0..40
+          store %x[%j, %p] * (%g[%i] - %a), %y[%i, %j]
+        }}
+      }}
+    }}"""
+    before, after = (text.format(lanes=x) for x in ("", " tile 16 lanes 16"))
+    check_pass("vectorize", before=before, after=after, machine=AVX512, special=False)
