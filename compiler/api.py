@@ -1,4 +1,4 @@
-"""Compiling a PyTorch model, and what can be asked of the result."""
+"""`compiler.compile`: a PyTorch model becomes a `CompiledModule`, which is called and inspected."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _compile_exported(
 def as_exported_program(
     model: Model, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None
 ) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
-    """`model` as an exported program, and arguments to try it on: those given, else those it was exported with."""
+    """Return `model` as an exported program, and example arguments: those given, else those it was exported with."""
     if isinstance(model, torch.nn.Module):
         if args is None and kwargs is None:
             raise ArgumentError("a module is compiled for example arguments: compile(module, (x, ...))")
@@ -102,7 +102,7 @@ def as_exported_program(
 
 
 def read_program(path: str | os.PathLike[str]) -> ExportedProgram:
-    """The program in a .pt2 file; TilewrightError where there is none."""
+    """Load the program in a .pt2 file; TilewrightError if the file holds none."""
     if not _is_archive(path):
         raise TilewrightError(f"{os.fspath(path)} holds no exported program: it is no .pt2 file, or not a whole one")
     name, log = os.fspath(path), list[str]()
@@ -133,7 +133,7 @@ def _captured_log(logger: str, messages: list[str]) -> Iterator[None]:
 
 
 def _is_archive(path: str | os.PathLike[str]) -> bool:
-    """Whether the file is a whole zip file; OSError where there is none."""
+    """Return True if the file is a complete zip archive; OSError if there is no file."""
     with open(path, "rb") as file:
         try:
             return zipfile.is_zipfile(file)
@@ -142,7 +142,7 @@ def _is_archive(path: str | os.PathLike[str]) -> bool:
 
 
 def call_signature(model: Model, program: ExportedProgram) -> inspect.Signature | None:
-    """The parameters that calls are made with, without annotations, which need not be picklable."""
+    """Return the parameters of a call, without annotations, which may not be picklable; None if they are unknown."""
     if isinstance(model, torch.nn.Module):
         parameters = inspect.signature(model.forward).parameters.values()
         return inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in parameters])
@@ -185,7 +185,7 @@ class CompiledModule(Inspection):
         return self._call_function(*args, **kwargs)
 
     def _call_general(self, *args: Any, **kwargs: Any) -> Any:
-        """A call of any form."""
+        """Call with arguments of any form: keywords, nested containers, numbers."""
         tensors = self.call_adapter.graph_inputs(args, kwargs)
         if self._writes_inputs:
             reject_overlapping_writes(self.compiled_graph.graph, tensors)

@@ -65,7 +65,7 @@ DYNAMIC = (
     "3x3 64",
     "depthwise 3x3 96",
 )
-"""Cases of `benchmarks.open_sizes` that are recorded with their sizes left open."""
+"""Cases of `benchmarks.dynamic_shapes` that are recorded with dynamic sizes."""
 
 Section = tuple[str, str]
 """A heading, which is not compared, and a text."""
