@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from documents import PAGES, ROOT, Block, blocks, notebook, steps, write_files
 
+from compiler.codegen.llvm.backend import TILE_PASSES
 from compiler.tools.cli import main as tilewright
 from tests.python_server import PythonServer
 
@@ -121,6 +122,12 @@ def test_blocks_are_of_a_known_kind() -> None:
     """A new kind of block is run, or listed here."""
     kinds = {b.kind for page in PAGES for b in blocks(page)}
     assert kinds <= {"python", "console", "bash", "text", "toml", "grammar", ""}, kinds
+
+
+def test_tile_passes_are_listed_in_the_order_of_the_pipeline() -> None:
+    table = PAGES["docs/architecture.md"].read_text(encoding="utf-8").split("| pass | effect |\n")[1].split("\n\n")[0]
+    listed = [name for row in table.splitlines()[1:] for name in re.findall(r"`([\w-]+)`", row.split("|")[1])]
+    assert listed == ["delinearize", *TILE_PASSES.split(",")]
 
 
 GRAMMAR = re.compile(r"from \[`(?P<file>[\w/]+\.py)`\]\([^)]*\):\n\n```grammar\n(?P<text>.*?)\n```$", re.M | re.S)
