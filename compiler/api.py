@@ -56,9 +56,9 @@ def compile(
 ) -> CompiledModule:
     """Compile `model` for inference.
 
-    `args` and `kwargs` are example arguments for a module (a program brings its own); their sizes are compiled in, unless
-    `dynamic_shapes` (as `torch.export.export` takes it) leaves some open: then one compilation serves all that it admits.
-    Raises UnsupportedOpError, which names all unsupported ops and the lines they stand on, and ExportError for what PyTorch
+    `args` and `kwargs` are example arguments of a module; an exported program brings its own.  Their sizes are compiled in,
+    except those that `dynamic_shapes` makes dynamic, as in `torch.export.export`: one compilation serves their whole range.
+    Raises UnsupportedOpError, which names all unsupported operators with the user's lines, and ExportError for what PyTorch
     cannot export.
     """
     load_plugins()
