@@ -40,7 +40,7 @@ from compiler.report.report import Report
 from compiler.report.ways import Way, named_ways
 
 Model: TypeAlias = Union[torch.nn.Module, ExportedProgram, str, "os.PathLike[str]"]
-"""What can be compiled: a module, an exported program, or the path of one saved by `torch.export.save`."""
+"""Model to compile: a module, an exported program, or the path of one saved by `torch.export.save`."""
 
 register_formatters()
 
@@ -219,7 +219,7 @@ class CompiledModule(Inspection):
         return self.profile_inputs(self.call_adapter.graph_inputs(*given), repeats)
 
     def report(self, repeats: int = 20) -> Report:
-        """Kernels, remarks, memory and times of this compilation, measured on the example arguments if it runs here."""
+        """Return kernels, remarks, memory and times of this compilation, measured on the example arguments if it runs here."""
         return self.report_for(self.profile(repeats=repeats) if self.runs_here else None)
 
     def explore(

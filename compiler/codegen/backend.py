@@ -69,7 +69,7 @@ class Pipelines:
 
 @dataclass(frozen=True)
 class Backend:
-    """A way from scheduled Tile IR to code.
+    """Family of targets: the passes that lead to them, and the listings of their code.
 
     `listings` give the code of one kernel by the name of a stage: {"llvm": ..., "assembly": ...}.  `host` finds the target that
     stands for this machine.

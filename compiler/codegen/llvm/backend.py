@@ -27,7 +27,7 @@ TILE_PASSES = (
 """Scalar loops to tiles: fuse and order loops, choose lanes, register tiles and layouts, split remainders, use threads."""
 
 FAST_EDITS = "-layout,+layout{max-sweeps=1}@after:delinearize"
-"""What is left out to compile sooner."""
+"""Edits of the pipeline with which it takes less time."""
 
 
 def list_llvm(kernel: Kernel, target: CPUTarget) -> Listing:
