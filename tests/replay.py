@@ -80,7 +80,7 @@ def network(name: str) -> Graph:
 
 
 def dynamic(name: str) -> Graph:
-    """A case of `benchmarks.open_sizes` with dynamic sizes."""
+    """A case of `benchmarks.dynamic_shapes` with dynamic sizes."""
     case = CASES[name]
     torch.manual_seed(0)
     x = case.make_input(*case.tested_sizes[-1])
