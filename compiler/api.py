@@ -40,7 +40,7 @@ from compiler.report.report import Report
 from compiler.report.ways import Way, named_ways
 
 Model: TypeAlias = Union[torch.nn.Module, ExportedProgram, str, "os.PathLike[str]"]
-"""Model to compile: a module, an exported program, or the path of one saved by `torch.export.save`."""
+"""What can be compiled: a module, an exported program, or the path of one saved by `torch.export.save`."""
 
 register_formatters()
 
@@ -56,9 +56,9 @@ def compile(
 ) -> CompiledModule:
     """Compile `model` for inference.
 
-    `args` and `kwargs` are example arguments of a module; an exported program brings its own.  Their sizes are compiled in,
-    except those that `dynamic_shapes` makes dynamic, as in `torch.export.export`: one compilation serves their whole range.
-    Raises UnsupportedOpError, which names all unsupported operators with the user's lines, and ExportError for what PyTorch
+    `args` and `kwargs` are example arguments for a module (a program brings its own); their sizes are compiled in, unless
+    `dynamic_shapes` (as `torch.export.export` takes it) leaves some open: then one compilation serves all that it admits.
+    Raises UnsupportedOpError, which names all unsupported ops and the lines they stand on, and ExportError for what PyTorch
     cannot export.
     """
     load_plugins()
@@ -86,7 +86,7 @@ def _compile_exported(
 def as_exported_program(
     model: Model, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None
 ) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
-    """Return `model` as an exported program, and example arguments: those given, else those it was exported with."""
+    """`model` as an exported program, and arguments to try it on: those given, else those it was exported with."""
     if isinstance(model, torch.nn.Module):
         if args is None and kwargs is None:
             raise ArgumentError("a module is compiled for example arguments: compile(module, (x, ...))")
@@ -102,7 +102,7 @@ def as_exported_program(
 
 
 def read_program(path: str | os.PathLike[str]) -> ExportedProgram:
-    """Load the program in a .pt2 file; TilewrightError if the file holds none."""
+    """The program in a .pt2 file; TilewrightError where there is none."""
     if not _is_archive(path):
         raise TilewrightError(f"{os.fspath(path)} holds no exported program: it is no .pt2 file, or not a whole one")
     name, log = os.fspath(path), list[str]()
@@ -133,7 +133,7 @@ def _captured_log(logger: str, messages: list[str]) -> Iterator[None]:
 
 
 def _is_archive(path: str | os.PathLike[str]) -> bool:
-    """Return True if the file is a complete zip archive; OSError if there is no file."""
+    """Whether the file is a whole zip file; OSError where there is none."""
     with open(path, "rb") as file:
         try:
             return zipfile.is_zipfile(file)
@@ -142,7 +142,7 @@ def _is_archive(path: str | os.PathLike[str]) -> bool:
 
 
 def call_signature(model: Model, program: ExportedProgram) -> inspect.Signature | None:
-    """Return the parameters of a call, without annotations, which may not be picklable; None if they are unknown."""
+    """The parameters that calls are made with, without annotations, which need not be picklable."""
     if isinstance(model, torch.nn.Module):
         parameters = inspect.signature(model.forward).parameters.values()
         return inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in parameters])
