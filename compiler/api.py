@@ -1,4 +1,4 @@
-"""Compiling a PyTorch model, and what can be asked of the result."""
+"""`compiler.compile`: a PyTorch model becomes a `CompiledModule`, which is called and inspected."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class CompiledModule(Inspection):
         return self._call_function(*args, **kwargs)
 
     def _call_general(self, *args: Any, **kwargs: Any) -> Any:
-        """A call of any form."""
+        """Call with arguments of any form: keywords, nested containers, numbers."""
         tensors = self.call_adapter.graph_inputs(args, kwargs)
         if self._writes_inputs:
             reject_overlapping_writes(self.compiled_graph.graph, tensors)
@@ -219,7 +219,7 @@ class CompiledModule(Inspection):
         return self.profile_inputs(self.call_adapter.graph_inputs(*given), repeats)
 
     def report(self, repeats: int = 20) -> Report:
-        """Kernels, remarks, memory and times of this compilation, measured on the example arguments if it runs here."""
+        """Return kernels, remarks, memory and times of this compilation, measured on the example arguments if it runs here."""
         return self.report_for(self.profile(repeats=repeats) if self.runs_here else None)
 
     def explore(

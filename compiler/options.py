@@ -38,22 +38,31 @@ EFFORTS = ("fast", "default", "tune")
 class Options:
     """Options of one compilation.
 
-    `target` names the machine that code is made for: "host" or one of compiler.codegen.backend.targets().  `machine` is a file that
-    describes it to the cost model (`tilewright calibrate` writes one), "" takes the description that comes with it.  `fuse=False` makes one
-    kernel per op.  `winograd=False` disables the pass of that name, which rounds more.  `matmul_precision="bf16"` rounds f32 operands
-    of matrix products and convolutions to bf16 where the target multiplies that; it is the default after
-    `torch.set_float32_matmul_precision("medium")`.  `graph_passes` and `tile_passes` replace the
-    default pipelines of the target, or edit them: "default,+form-silu@before:fuse,-winograd" (see compiler.passes.pipeline_text).  `fallback` says what becomes of operators without a conversion: "error"
-    refuses them, "eager" runs them in PyTorch, and "strict" refuses those too that always run there, such as sorting.  `freezing` makes weights constants under
-    `torch.compile` too, where no gradient is asked for.  `verify` checks the IR after every pass; `check` runs it before and
-    after every pass and compares the results, as far as that is possible; "strict" makes it an error where it is not.  `print_before` and `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of
-    compiled objects ("" for none).  `effort` weighs the time to compile against that of a call: "fast" takes the shorter
-    pipelines of the target and LLVM's level 1, "tune" measures the alternatives that passes propose for the most expensive kernels, and caches
-    the fastest.  `schedules` maps names of kernels to what takes the place of the passes over them: a file with schedules or with a
-    scheduled kernel of Tile IR, or such text of several lines.  One that computes something else is refused.  `rewrite_limit` is the
-    number of rewrites after which passes make no more, to find the one that breaks a program.
-    `cuda_graphs` records the launches of a program for a GPU in its second call with the same
-    sizes, and replays them from then on; programs with calls into PyTorch are launched as usual, which a remark says.
+    target: name of the machine that code is made for; `compiler.codegen.backend.targets` lists them, "host" is this one.
+    machine: its description for the cost model: a file that `tilewright calibrate` wrote, or the name of a shipped one such
+        as "h200"; "" takes the target's own.
+    fuse: compute several ops in one kernel; False makes one kernel per op.
+    winograd: allow the pass of that name, which rounds more than direct convolution.
+    matmul_precision: "bf16" rounds f32 operands of matrix products and convolutions to bf16 where the target multiplies that.
+        It is the default after `torch.set_float32_matmul_precision("medium")`.
+    graph_passes, tile_passes: pipelines in place of the target's default ones, or edits of these, as in
+        "default,+form-silu@before:fuse,-winograd" (see compiler.passes.pipeline_text).
+    fallback: treatment of operators without a conversion: "error" refuses them, "eager" runs them in PyTorch, "strict" also
+        refuses those that always run in PyTorch, such as sorting.
+    freezing: make weights constants under `torch.compile` too, where no gradient is asked for.
+    verify: verify the IR after every pass.
+    check: interpret the IR before and after every pass and compare the results; "strict" makes it an error where that is
+        not possible.
+    print_before, print_after: passes whose IR is printed to stderr: names with commas between them, or "all".
+    print_after_change: print the IR after each pass that changed it.
+    effort: time to spend on compiling: "fast" takes shorter pipelines and LLVM's level 1, "tune" measures the alternatives
+        that passes propose for the most expensive kernels and caches the fastest.
+    rewrite_limit: number of rewrites after which passes make no more, to find the one that breaks a program.
+    schedules: schedules or kernels of Tile IR, by names of kernels, in place of the passes over these: a file, or a text of
+        several lines.  One that computes something else is refused.
+    cuda_graphs: record the launches of a program for a GPU in its second call with the same sizes, and replay them from then
+        on.  Programs with calls into PyTorch are launched as usual, which a remark says.
+    cache: directory of compiled programs and objects; "" for none.
     """
 
     target: str = "host"

@@ -1,4 +1,4 @@
-"""The way through the compiler, top to bottom."""
+"""All stages as one function: graph passes, lowering, program and tile passes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compiler.target import Target
 
 @dataclass
 class Stages:
-    """One compilation: the IR after each stage, and what the passes said."""
+    """IR of one compilation after each stage, and the context of its passes with their remarks."""
 
     imported: Graph
     fused: Graph
@@ -42,7 +42,7 @@ class Scheduler(Protocol):
         instruments: Sequence[PassInstrument],
         finished: KernelSink | None,
     ) -> Program:
-        """Return the program after all passes; `finished` is given each kernel as soon as no pass will change it."""
+        """Return the program after all passes; `finished` is called with each kernel that no pass will change again."""
 
 
 class CodeSink(Protocol):
@@ -52,7 +52,7 @@ class CodeSink(Protocol):
         """Prepare memory for the constants of a graph."""
 
     def add(self, kernel: Kernel, program: Program) -> None:
-        """Begin with the code of a kernel of `program`."""
+        """Begin to generate the code of a kernel of `program`."""
 
 
 def pipelines_of(options: Options, target: Target) -> tuple[Pipeline, Pipeline]:
@@ -72,7 +72,7 @@ def lower_and_schedule(
     schedule: Scheduler = run_pipeline,
     sink: CodeSink | None = None,
 ) -> Stages:
-    """Take Graph IR through every pass to a scheduled program; `sink` takes what is final.  TargetError for an unknown target."""
+    """Run every stage from Graph IR to a scheduled program; `sink` takes final parts.  TargetError for an unknown target."""
     target = target_by_name(options.target, options.machine)
     context, (graph_passes, program_passes) = (
         Context.for_target(target, options.rewrite_limit),

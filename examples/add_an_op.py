@@ -11,19 +11,19 @@ from compiler.testing.checks import check
 
 
 @torch.library.custom_op("example::smoothstep", mutates_args=())
-def smoothstep(x: Tensor, low: float, high: float) -> Tensor:
-    """Return 0 up to `low`, 1 from `high` on, and a cubic polynomial in between."""
-    t = ((x - low) / (high - low)).clamp(0, 1)
+def smoothstep(x: Tensor, edge0: float, edge1: float) -> Tensor:
+    """Return 0 up to `edge0`, 1 from `edge1` on, and a cubic polynomial in between."""
+    t = ((x - edge0) / (edge1 - edge0)).clamp(0, 1)
     return t * t * (3 - 2 * t)
 
 
 @smoothstep.register_fake
-def _(x: Tensor, low: float, high: float) -> Tensor:
+def _(x: Tensor, edge0: float, edge1: float) -> Tensor:
     return torch.empty_like(x)
 
 
-def smoothstep_of_one_element(x: Expr, low: float, high: float) -> Expr:
-    t = minimum(maximum((x - low) / (high - low), 0), 1)
+def smoothstep_of_one_element(x: Expr, edge0: float, edge1: float) -> Expr:
+    t = minimum(maximum((x - edge0) / (edge1 - edge0), 0), 1)
     return t * t * (3 - 2 * t)
 
 
@@ -31,11 +31,11 @@ declare_op(
     "smoothstep",
     "x: float",
     Elementwise(smoothstep_of_one_element),
-    attrs={"low": 0.0, "high": 1.0},
+    attrs={"edge0": 0.0, "edge1": 1.0},
     aten="example.smoothstep.default",
     reference=smoothstep,
     samples=[
-        sample_input("f32[4, 5]", low=-2.0, high=2.0),
+        sample_input("f32[4, 5]", edge0=-2.0, edge1=2.0),
         sample_input("f32[0, 3]"),
         sample_input("f64[7]"),
         sample_input("bf16[3]"),

@@ -65,7 +65,7 @@ DYNAMIC = (
     "3x3 64",
     "depthwise 3x3 96",
 )
-"""Cases of `benchmarks.open_sizes` that are recorded with their sizes left open."""
+"""Cases of `benchmarks.dynamic_shapes` that are recorded with dynamic sizes."""
 
 Section = tuple[str, str]
 """A heading, which is not compared, and a text."""
@@ -80,7 +80,7 @@ def network(name: str) -> Graph:
 
 
 def dynamic(name: str) -> Graph:
-    """A case of `benchmarks.open_sizes` with dynamic sizes."""
+    """A case of `benchmarks.dynamic_shapes` with dynamic sizes."""
     case = CASES[name]
     torch.manual_seed(0)
     x = case.make_input(*case.tested_sizes[-1])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib.util
 import inspect
@@ -13,6 +14,7 @@ import re
 import shlex
 import textwrap
 import warnings
+from dataclasses import fields
 from itertools import takewhile
 from operator import itemgetter
 from pathlib import Path
@@ -20,6 +22,10 @@ from pathlib import Path
 import pytest
 from documents import PAGES, ROOT, Block, blocks, notebook, steps, write_files
 
+from compiler.codegen.llvm.backend import TILE_PASSES
+from compiler.options import Options
+from compiler.passes.base import Context
+from compiler.tools.cli import build_parser
 from compiler.tools.cli import main as tilewright
 from tests.python_server import PythonServer
 
@@ -121,6 +127,24 @@ def test_blocks_are_of_a_known_kind() -> None:
     """A new kind of block is run, or listed here."""
     kinds = {b.kind for page in PAGES for b in blocks(page)}
     assert kinds <= {"python", "console", "bash", "text", "toml", "grammar", ""}, kinds
+
+
+def test_tile_passes_are_listed_in_the_order_of_the_pipeline() -> None:
+    table = PAGES["docs/architecture.md"].read_text(encoding="utf-8").split("| pass | effect |\n")[1].split("\n\n")[0]
+    listed = [name for row in table.splitlines()[1:] for name in re.findall(r"`([\w-]+)`", row.split("|")[1])]
+    assert listed == ["delinearize", *TILE_PASSES.split(",")]
+
+
+def test_the_readme_names_every_command() -> None:
+    (commands,) = (a.choices for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    text = PAGES["README.md"].read_text(encoding="utf-8").split("## On the command line\n")[1].split("\n## ")[0]
+    assert set(commands) <= set(re.findall(r"`(?:tilewright )?(\w+)", text)) | {"demo"}  # under a heading of its own
+
+
+@pytest.mark.parametrize("described", [Options, Context])
+def test_docstrings_describe_each_field(described: type) -> None:
+    names = re.findall(r"^(\w+(?:, \w+)*): ", inspect.getdoc(described) or "", re.M)
+    assert {n for group in names for n in group.split(", ")} == {f.name for f in fields(described) if f.name[0] != "_"}
 
 
 GRAMMAR = re.compile(r"from \[`(?P<file>[\w/]+\.py)`\]\([^)]*\):\n\n```grammar\n(?P<text>.*?)\n```$", re.M | re.S)

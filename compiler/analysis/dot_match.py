@@ -30,14 +30,14 @@ class DotMatch:
 
 @dataclass(frozen=True)
 class NoDot:
-    """Why a contraction `stmt` of dtypes that the target multiplies takes one product at a time."""
+    """Reason why a contraction `stmt` of dtypes that the target multiplies takes one product at a time."""
 
     stmt: Reduce
     reason: str
 
 
 class CannotPack(Exception):
-    """Why neighbours along a range cannot be packed."""
+    """Reason why neighbours along a range cannot be packed."""
 
 
 def match_dots(table: Accesses, shapes: Collection[MatrixShape]) -> list[DotMatch | NoDot]:

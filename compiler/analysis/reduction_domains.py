@@ -26,12 +26,11 @@ def split_points(graph: Graph, root: Node) -> dict[int, set[Dim]]:
     if not guarded or any(isinstance(n.structure, Scan) for n in graph.nodes):
         return points  # the loop of a scan runs from end to end and cannot be split
     demand = Demand(graph, root, index)
-    for n in guarded:
-        for request in demand.requests.get(n, ()):
-            for g in reduction_guards(n, request.index):
-                for v, ends in change_points(g, reduction_extents(n)):
-                    if v in dims:
-                        points.setdefault(dims[v], set()).update(ends)
+    guards = ((n, g) for n in guarded for r in demand.requests.get(n, ()) for g in reduction_guards(n, r.index))
+    for n, guard in guards:
+        for v, ends in change_points(guard, reduction_extents(n)):
+            if v in dims:
+                points.setdefault(dims[v], set()).update(ends)
     return {k: provable_split_points(root.shape[k], ends) for k, ends in points.items()}
 
 

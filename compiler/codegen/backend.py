@@ -23,10 +23,16 @@ from compiler.target import Target
 QUANTIZED_PASSES = "hoist-quantize,split-reductions,legalize-signedness,integer-contraction,sink-scale,remove-clamps"
 """Contractions of dequantized values read bytes, and scale their sums; values are clamped once."""
 
-FOLDING_PASSES = "fold-scale,reduce-precision,fold,narrow-constants,expand-finite-casts,fold-casts,widen-operands,pad-reductions,fold,cse,two-level-scan"
+FOLDING_PASSES = (
+    "fold-scale,reduce-precision,fold,narrow-constants,expand-finite-casts,fold-casts,widen-operands,pad-reductions,"
+    "fold,cse,two-level-scan"
+)
 """Compute constants, choose the dtypes of operands, share equal nodes, split long scans."""
 
-GRAPH_PASSES = f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_PASSES},separate-windows,two-level-reduction,winograd,eliminate-padding,cse,fuse"
+GRAPH_PASSES = (
+    f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_PASSES},separate-windows,two-level-reduction,winograd,"
+    "eliminate-padding,cse,fuse"
+)
 """Graph IR to Graph IR.  Expand composite ops, multiply bytes, fold constants, save arithmetic, share long reductions, fuse."""
 
 FAST_GRAPH_PASSES = f"{GRAPH_PASSES},-fuse,fuse{{max-nodes=16}}"
@@ -63,7 +69,7 @@ class Pipelines:
 
 @dataclass(frozen=True)
 class Backend:
-    """A way from scheduled Tile IR to code.
+    """Family of targets: the passes that lead to them, and the listings of their code.
 
     `listings` give the code of one kernel by the name of a stage: {"llvm": ..., "assembly": ...}.  `host` finds the target that
     stands for this machine.
@@ -94,13 +100,13 @@ def _discover() -> None:
 
 
 def backends() -> Mapping[str, Backend]:
-    """Every backend by name."""
+    """Return every backend by name."""
     _discover()
     return _BACKENDS
 
 
 def targets() -> Mapping[str, Target]:
-    """Every target by name, those that stand for this machine left out."""
+    """Return every target by name, without those that stand for this machine."""
     return {name: target for b in backends().values() for name, target in b.targets.items()}
 
 

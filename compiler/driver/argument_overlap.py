@@ -1,4 +1,4 @@
-"""Arguments over one memory, one of them written: a graph reads all inputs before it writes any, eager PyTorch does not."""
+"""Arguments that overlap in memory, one of them written: a graph reads all inputs before it writes any, eager PyTorch does not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reject_overlapping_writes(graph: Graph, inputs: Sequence[torch.Tensor]) -> N
 
 
 def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Return True if an element of `x` lies on a byte of an element of `y`; takes memory for a mark on each byte between."""
+    """Return True if elements of `x` and `y` share a byte; allocates a flag for each byte of the memory that both span."""
     spans = _byte_span(x), _byte_span(y)
     (x_start, x_end), (y_start, y_end) = spans
     if max(x_start, y_start) >= min(x_end, y_end) or (x.is_contiguous() and y.is_contiguous()):
@@ -45,7 +45,7 @@ def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _byte_span(x: torch.Tensor) -> tuple[int, int]:
-    """Return the address of the first byte of `x` and that after its last; equal for an empty tensor, and for one without memory."""
+    """Return the addresses of the first byte of `x` and behind its last; equal if it is empty or has no memory."""
     if not isinstance(x, torch.Tensor) or x.numel() == 0 or not (x.is_cpu or x.is_cuda) or x.layout != torch.strided:
         return 0, 0
     start = x.data_ptr()

@@ -32,8 +32,9 @@ from compiler.runtime.cache import ObjectCache, object_key, source_hash
 from compiler.target import Target
 
 MeasureKernels: TypeAlias = Callable[[Sequence[Kernel], int], list[float]]
-"""Seconds of one call of each of several kernels that compute the same, with constants spread over so many bytes (see
-compiler.runtime.kernel_timer)."""
+"""Function (kernels, cold_bytes) that returns the seconds of one call of each of several kernels that compute the same.
+
+Their constants are spread over `cold_bytes` of memory (see compiler.runtime.kernel_timer)."""
 
 Candidate: TypeAlias = tuple[Pass[Any] | None, ...]
 """A pipeline with some passes replaced, or removed (None)."""
@@ -83,7 +84,7 @@ class Tuner:
         instruments: Sequence[PassInstrument] = (),
         finished: KernelSink | None = None,
     ) -> Program:
-        """Run the passes; those over kernels at the end with the options that are fastest for each kernel."""
+        """Run the passes; those over kernels at the end of the pipeline with the options that are fastest for each kernel."""
         context = context or Context()
         program_passes, default = split_at_kernels(parse_pipeline(passes))
         program = run_pipeline(ir, program_passes, context, instruments)
@@ -126,7 +127,7 @@ def cold_cache_bytes(program: Program, machine: Machine) -> int:
 
 
 def hot_kernels(program: Program, machine: Machine) -> Iterator[Kernel]:
-    """Yield the kernels that take much of the estimated time, all their launches together."""
+    """Return the kernels whose launches take at least `MIN_TIME_SHARE` of the estimated time of the program."""
     launches = Counter(program.launched_kernels())
     seconds = {name: count * roofline_seconds(program.kernels[name], machine) for name, count in launches.items()}
     return (program.kernels[n] for n, s in seconds.items() if s >= MIN_TIME_SHARE * sum(seconds.values()))
@@ -147,7 +148,7 @@ class KernelSearch:
         best: Candidate = self.baseline
         for position in range(len(self.baseline)):
             best = self.fastest([best, *self.neighbors(best, position)])
-        before, after = self.measure([self.schedule(w)[0] for w in (self.baseline, best)])
+        before, after = self.measure([self.schedule(c)[0] for c in (self.baseline, best)])
         if best == self.baseline or after > before * (1 - MIN_GAIN):
             best, after = self.baseline, before
         change = self.describe_change(best)
@@ -170,8 +171,8 @@ class KernelSearch:
         """Return the candidate that takes the least time; the first one, unless another saves enough."""
         if len(candidates) == 1:
             return candidates[0]
-        seconds = dict(zip(candidates, self.measure([self.schedule(w)[0] for w in candidates]), strict=True))
-        self.measurements |= {self.describe_change(w): s for w, s in seconds.items()}
+        seconds = dict(zip(candidates, self.measure([self.schedule(c)[0] for c in candidates]), strict=True))
+        self.measurements |= {self.describe_change(c): s for c, s in seconds.items()}
         best = min(candidates, key=seconds.__getitem__)
         return best if seconds[best] < seconds[candidates[0]] * (1 - MIN_GAIN) else candidates[0]
 

@@ -122,17 +122,12 @@ def import_functional(
 
 def _symbol_bounds(placeholders: Sequence[torch.fx.Node]) -> dict[str, tuple[int, int]]:
     """Return the inclusive ranges of the symbolic sizes, which Dynamo guards."""
-    bounds: dict[str, tuple[int, int]] = {}
-    for n in placeholders:
-        value = n.meta["val"]
-        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
-            if isinstance(size, torch.SymInt):
-                env = size.node.shape_env
-                for symbol in size.node.expr.free_symbols:
-                    values = env.bound_sympy(symbol)
-                    if values is not None:  # PyTorch gives none for the symbolic length of a jagged tensor's rows
-                        bounds[str(symbol)] = to_bounds(values)
-    return bounds
+    values = (n.meta["val"] for n in placeholders)
+    sizes = (size for v in values for size in (v.shape if isinstance(v, torch.Tensor) else (v,)))
+    nodes = [size.node for size in sizes if isinstance(size, torch.SymInt)]
+    ranges = {str(symbol): n.shape_env.bound_sympy(symbol) for n in nodes for symbol in n.expr.free_symbols}
+    # PyTorch gives no range for the symbolic length of a jagged tensor's rows
+    return {name: to_bounds(r) for name, r in ranges.items() if r is not None}
 
 
 def unmutated_weights(

@@ -15,8 +15,8 @@ from compiler.ir import ops
 from compiler.ir.graph.node import Node
 
 ScalarVmap: TypeAlias = Callable[[Any, Sequence[Node], Sequence[Any]], Any]
-"""Function (module, scalars, captured) that applies a graph of scalars to all elements of the tensors `scalars`; `captured`
-are its other operands."""
+"""Function (module, tensors, captured) that applies a graph of scalars to all elements of `tensors`; `captured` are its
+other operands."""
 
 BlockMaskTuple: TypeAlias = Sequence[Any]
 """Result of `BlockMask.as_tuple`: sizes, lists of blocks and, last, the graph of `mask_mod`."""

@@ -446,7 +446,7 @@ LOWERINGS: Mapping[type[Structure], Callable[[KernelLowering, Node, Any, Positio
     ConstantLinear: KernelLowering.constant_linear,
     Reduction: KernelLowering.unguarded_reduction,
 }
-"""How an element is computed: (node, its structure, index, condition under which it is needed) -> expression."""
+"""Function that computes an element, by structure: (node, its structure, index, mask under which it is needed) -> expression."""
 
 
 def fixed_by_guards(d: Dim, guards: Sequence[Guard]) -> Dim:

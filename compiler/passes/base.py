@@ -36,7 +36,7 @@ IR = TypeVar("IR", bound=Graph | Kernel | Program)
 
 @dataclass(frozen=True)
 class Alternative:
-    """A decision that was close: `instead` might serve as well as `pass_` did (None: to do without it)."""
+    """Alternative to a close decision: `replacement` might serve as well as `pass_` did (None: leave the pass out)."""
 
     pass_: Pass[Any]
     replacement: Pass[Any] | None
@@ -46,19 +46,23 @@ class Alternative:
 class Context:
     """State that the passes of one compilation share: the machine they choose for, and what they report.
 
-    `target_name` is what errors tell the command line to compile for.  `matrix_shapes` are the matrix multiply-accumulate
-    instructions of the target, `kernel_problem` says what it cannot express, `row_problem` which rows no block holds, and
-    `reduction_seconds` how long reductions take at least.
-    `kernel` names the kernel that is being worked on, if it is one; the program launches `repeated_kernels` in a loop.
-    `alternatives` are what the autotuner may try.  `wants_small_variant` asks for a second program for small dynamic sizes.
-    `lowered_kernels` are those that fusion lowered to compare costs, by the structural key of their body; lowering takes them over.
-    `group_costs` are the seconds that fusion estimated for structurally equal groups, by its options and the structural key.
-    `running` is the pass under way as it stands in its pipeline.
-
-    `rewrites` are the rewrites made so far, in order.  None follows the first `rewrite_limit` of them, except what later stages
-    require; with `refuses_required` not even these, for IR that is interpreted.  `limited_pass` names the only pass whose rewrites
-    the limit counts and stops ("" for all).  `on_state` is called with what builds the IR after the rewrites made so far, by passes
-    that can say so before they end.
+    machine, target_name, matrix_shapes: the target's description for the cost model, its name on the command line, and its
+        matrix multiply-accumulate instructions.
+    kernel_problem, row_problem, reduction_seconds: what the target cannot express in a kernel, the rows that no block of it
+        holds ("" if there is no problem), and a lower bound of the time of a kernel's reductions in seconds.
+    remarks, statistics: messages and counts for the user.
+    kernel: name of the kernel under way; "" for other IR.
+    repeated_kernels: names of the kernels that the program launches in a loop.
+    alternatives: what the autotuner may try.
+    wants_small_variant: set by a pass that would decide otherwise for small dynamic sizes, to get a second program for these.
+    lowered_kernels: kernels that fusion lowered to compare costs, by the structural key of their body; lowering reuses them.
+    group_costs: seconds that fusion estimated for structurally equal groups, by its options and the structural key.
+    running: the pass under way, as it stands in its pipeline.
+    rewrites: the rewrites made so far, in order.
+    rewrite_limit, limited_pass: number of rewrites after which none follows but those that later stages require (None: no
+        limit), and the only pass that the limit counts and stops ("": all).
+    refuses_required: refuse required rewrites as well, for IR that is interpreted.
+    on_state: called with a function that builds the IR after the rewrites made so far, by passes that can do so before they end.
     """
 
     machine: Machine = field(default_factory=Machine)
@@ -91,7 +95,7 @@ class Context:
         return Context(machine, shapes, *questions, target.name, rewrite_limit=rewrite_limit)
 
     def accesses(self, kernel: Kernel) -> Accesses:
-        """The accesses of `kernel`, found once as long as passes leave it as it is."""
+        """Return the loads and stores of `kernel`, cached until a pass changes it."""
         if self._accesses is None or self._accesses.kernel is not kernel:
             self._accesses = Accesses(kernel)
         return self._accesses
@@ -124,20 +128,20 @@ class Context:
         return sum(self.limited_pass in ("", r.pass_) for r in self.rewrites) >= self.rewrite_limit
 
     def reached(self, state: Callable[[], Graph | Kernel | Program]) -> None:
-        """Offer the IR after the rewrites made so far, as `state` builds it, to who wants to see each."""
+        """Give `on_state`, if there is one, the function that builds the IR after the rewrites made so far."""
         if self.on_state:
             self.on_state(state)
 
     def also_applied(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
-        """Say what else changes by the rewrite that was just allowed."""
+        """Leave a remark about a further change by the rewrite that `may_apply` has just allowed."""
         self.remarks.add(self._remark(pass_, "applied", message, about))
 
     def missed(self, pass_: Pass[Any], message: str, about: Node | str = "", lost: float = 0.0) -> None:
-        """Say that `pass_` left something alone, and why; `lost` estimates the seconds that this costs."""
+        """Leave a remark about a change that `pass_` did not make, with the reason; `lost` estimates the seconds that this costs."""
         self.remarks.add(self._remark(pass_, "missed", message, about, lost))
 
     def note(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
-        """Say anything else worth reading."""
+        """Leave a remark that is neither an applied nor a missed change."""
         self.remarks.add(self._remark(pass_, "note", message, about))
 
     def count(self, pass_: Pass[Any], what: str, amount: int = 1) -> None:
@@ -145,7 +149,7 @@ class Context:
         self.statistics[f"{pass_.name}: {what}"] += amount
 
     def propose(self, pass_: Pass[Any], *replacements: Pass[Any] | None) -> None:
-        """Say what `pass_` might have done as well: the same pass with other options, or nothing at all (None)."""
+        """Propose alternatives to the autotuner: the same pass with other options, or None to leave it out."""
         others = (other and other.with_open_options(self.machine) for other in replacements)
         self.alternatives += [Alternative(self.running or pass_, other) for other in others]
 
@@ -168,7 +172,7 @@ class Pass(ABC, Generic[IR]):
 
     @abstractmethod
     def run(self, ir: IR, context: Context) -> IR:
-        """The transformed IR; `ir` itself where there is nothing to do."""
+        """Return the transformed IR, or `ir` itself if nothing changes."""
 
     def __str__(self) -> str:
         """Return the text that a pipeline has for it: the name, and the options that differ from their defaults."""
@@ -233,7 +237,7 @@ class ProgramPass(Pass[Program]):
 
 
 PASSES: dict[str, Callable[..., Pass[Any]]] = {}
-"""Every registered pass by name; `compiler.passes.manager.available` fills it."""
+"""Every registered pass by name; `compiler.passes.pipeline_text.available_passes` imports those of the compiler first."""
 
 P = TypeVar("P", bound=type[Pass[Any]])
 
@@ -247,7 +251,7 @@ F = TypeVar("F", bound=Callable[..., Pass[Any]])
 
 
 def register_factory(name: str, factory: F) -> F:
-    """Enter `make`, which builds a pass from its options, under `name`; one of the same module and name is replaced."""
+    """Enter `factory`, which builds a pass from its options, under `name`; one of the same module and name is replaced."""
     known = PASSES.get(name)
     if known is not None and _origin(known) != _origin(factory):
         raise ValueError(f"pass {name} is declared twice")

@@ -1,4 +1,4 @@
-"""Running pipelines, and what observes passes."""
+"""Pass manager: pipelines run pass by pass, under the observation of instruments."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from compiler.passes.base import PASSES, declaring_module
 from compiler.passes.pipeline_text import Pipeline, print_pipeline
 
 FOLDER = Path(tempfile.gettempdir())
-"""Where reproducers are written."""
+"""Directory of the reproducers."""
 
 MAX_ELEMENTS = 1 << 20
 """Elements of constants up to which a reproducer holds them."""

@@ -1,4 +1,4 @@
-"""IR in notebooks: graphs, kernels and programs, which stand below reports, show their text with colours."""
+"""HTML of IR in notebooks: the text of graphs, kernels and programs with colours.  IR itself imports no reports."""
 
 from __future__ import annotations
 

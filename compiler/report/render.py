@@ -17,10 +17,15 @@ PLAIN_WIDTH = 160
 """Width in characters of wide tables as plain text."""
 
 
-def table(title: str, left: Sequence[str], right: Sequence[str] = (), last: Sequence[str] = ()) -> Table:
-    """Return an empty table: columns `left` of short text, `right` of numbers, and `last` of text that may wrap."""
+def table(
+    title: str, left: Sequence[str], right: Sequence[str] = (), last: Sequence[str] = (), padding: int = 1
+) -> Table:
+    """Return an empty table: columns `left` of short text, `right` of numbers, and `last` of text that may wrap.
+
+    There are `padding` + 1 spaces between columns.
+    """
     style: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "header_style": "dim"}
-    columns = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), **style)
+    columns = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, padding, 0, 0), **style)
     for head in left:
         columns.add_column(head, no_wrap=True)
     for head in right:

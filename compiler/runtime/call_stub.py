@@ -92,7 +92,7 @@ class CallStub(ABC):
         return without_gradients(self.lines) if has_eager_calls else self.lines
 
     def _emit_call(self) -> None:
-        """Emit what is done with inputs that fit."""
+        """Emit the part after the checks: allocation, segments and the return of the outputs."""
         self._emit_preparation()
         for k, segment in enumerate(self.segments):
             self._emit_eager_call(segment) if isinstance(segment, EagerSegment) else self._emit_kernels(k, segment)
@@ -110,7 +110,7 @@ class CallStub(ABC):
 
     @abstractmethod
     def _emit_preparation(self) -> None:
-        """Emit what stands between the checks and the first segment."""
+        """Emit the code between the checks and the first segment."""
 
     @abstractmethod
     def _emit_kernels(self, k: int, segment: Any) -> None:
@@ -118,7 +118,7 @@ class CallStub(ABC):
 
     @abstractmethod
     def _emit_completion(self) -> None:
-        """Emit what stands after the last segment."""
+        """Emit the code after the last segment."""
 
     def _emit_line(self, text: str) -> None:
         self.lines.append(text)

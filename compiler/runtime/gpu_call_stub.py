@@ -115,7 +115,7 @@ class GPUCallStub(CallStub):
             self._emit_line(f"{self._variable(name)} = workspace[{offset}:{offset + t.nbytes}].view({dtype}){view}")
 
     def _emit_completion(self) -> None:
-        """Nothing: the device may still be at work."""
+        """Emit nothing: the device may still be at work."""
 
     def _emit_kernels(self, k: int, segment: Any) -> None:
         for name in segment.new_tensors:

@@ -63,8 +63,8 @@ class GPUExecutable(Executable):
         return grid_in_place_pairs(self.program)
 
     def _prepare_calls(self) -> None:
-        """Nothing is shared but constants."""
-        vars(self).pop("_compiled_stub", None)  # of the executable that this one is a copy of
+        """Drop the call stub of the executable that this one is a copy of; copies share constants only."""
+        vars(self).pop("_compiled_stub", None)
 
     def _move_constants(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """Return the constants on `device`, in the layouts that kernels read."""

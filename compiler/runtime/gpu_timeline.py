@@ -15,7 +15,7 @@ from compiler.runtime.gpu_executable import GPUExecutable
 from compiler.runtime.timeline import Timeline, runs_between_marks, segment_runs
 
 INTERPRETED_TIMES = "times of Triton's interpreter: they say nothing about a GPU"
-"""What a profile of interpreted kernels says about itself."""
+"""Warning in a profile of kernels that Triton's interpreter runs."""
 
 
 class Clock(Protocol):

@@ -41,8 +41,8 @@ class KernelTimer:
     If `cold_bytes` is given, calls cycle through copies of the constants that take at least that many bytes in all, as in a
     large network, where constants have left the caches before they are read again.
 
-    Dynamic sizes have their hints.  Inputs are random floats; integers are 0, which is a valid index.  Each distinct kernel is compiled once.  With one
-    thread, its CPU time is measured, which excludes other processes; with several, wall-clock time.
+    Dynamic sizes have their hints.  Inputs are random floats; integers are 0, which is a valid index.  Each distinct kernel
+    is compiled once.  With one thread, its CPU time is measured, which excludes other processes; with several, wall-clock time.
     """
 
     def __init__(self, target: CPUTarget) -> None:

@@ -30,8 +30,8 @@ class StepProfile:
     """Totals of one step over its `runs` in a call: seconds in each measured call, operations, least bytes of memory traffic.
 
     `predicted` are the seconds by the cost model, `roofline` those that the machine needs at least for `flops` and `bytes`.
-    All four are 0 for a call into PyTorch.  Of a GPU's kernels, `predicted` and `roofline` are for the size hints.  `dtypes` are those of the arithmetic, see `arithmetic_dtypes`.
-    `events` are the counts of hardware counters, by name, where there are some.
+    All four are 0 for a call into PyTorch.  Of a GPU's kernels, `predicted` and `roofline` are for the size hints.
+    `dtypes` are those of the arithmetic, see `arithmetic_dtypes`.  `events` are hardware counters by name, if there are any.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Repeated measurements of one thing."""
+"""Timings: the seconds of repeated runs, and their statistics."""
 
 from __future__ import annotations
 

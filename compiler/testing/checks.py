@@ -277,7 +277,7 @@ def check(
 def check_accuracy(
     ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], truth: Sequence[torch.Tensor], *, factor: float = 4.0
 ) -> str:
-    """Do the comparison of `check` for given results: compiled, of PyTorch eager, and of float64."""
+    """Compare given results as `check` does: those of compiled code, of PyTorch eager, and of float64."""
     return _compare_accuracy(ours, theirs, {OWN: truth}, factor)
 
 

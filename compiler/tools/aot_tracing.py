@@ -56,9 +56,10 @@ def trace_and_call(
     decompositions: Mapping[Any, Callable[..., Any]],
     dynamic_shapes: bool,
 ) -> tuple[Callable[..., Any], Any]:
-    """Return `function` as traced by AOTAutograd and compiled by `fw_compiler`, and its result; as by Dynamo, traced again once a number is specialized.
+    """Return `function` as traced by AOTAutograd and compiled by `fw_compiler`, and its result.
 
-    The first takes the tensors of a call.  The graph holds PyTorch's assertions on unbacked symbols, which Dynamo inserts.
+    The first takes the tensors of a call.  As Dynamo does, it is traced again once a number is specialized, and the graph
+    holds PyTorch's assertions on unbacked symbols.
     """
     leaves, spec = tree_flatten(call)
     positions = [k for k, v in enumerate(leaves) if isinstance(v, torch.Tensor)]

@@ -16,17 +16,23 @@ def add_bisect_command(commands: Any) -> None:
     c = add_command(commands, "bisect", run_bisect, text)
     c.add_argument("file", metavar="FILE", help="a program saved by torch.export.save (.pt2), or IR text")
     c.add_argument(
-        "-p", "--pipeline", default="", help="replace or edit all passes, of graph and program (default,-fuse)"
+        "-p",
+        "--pipeline",
+        default="",
+        help='passes in place of the default ones, or edits of these, as in "default,-winograd" (default)',
     )
-    c.add_argument("--slower-than", default="", metavar="PIPELINE", help="find what makes it slower than with PIPELINE")
+    c.add_argument("--slower-than", default="", metavar="PIPELINE", help="find what makes it slower than PIPELINE does")
     add_target_arguments(c)
     c.add_argument(
-        "--matmul-precision", choices=MATMUL_PRECISIONS, default="f32", help="operands of f32 products (f32)"
+        "--matmul-precision",
+        choices=MATMUL_PRECISIONS,
+        default="f32",
+        help="dtype to which operands of f32 products are rounded (f32)",
     )
     c.add_argument(
-        "--out", type=Path, metavar="DIR", help="write reduced IR and a Python script to DIR, not to the screen"
+        "--out", type=Path, metavar="DIR", help="write the reduced IR and a Python script that repeats the fault to DIR"
     )
-    c.add_argument("--no-reduce", action="store_true", help="name the rewrite only")
+    c.add_argument("--no-reduce", action="store_true", help="name the rewrite, but do not reduce the program")
     c.add_argument("--json", action="store_true", help="print the result as JSON")
 
 

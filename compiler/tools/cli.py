@@ -83,7 +83,10 @@ def load_plugins(modules: Sequence[str]) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of all commands."""
-    top = argparse.ArgumentParser("tilewright", description=DESCRIPTION)
+    epilog = (
+        "`tilewright COMMAND --help` describes a command.  README.md has examples, and docs/ tutorials and a glossary."
+    )
+    top = argparse.ArgumentParser("tilewright", description=DESCRIPTION, epilog=epilog)
     top.add_argument("--version", action="version", version=f"tilewright {compiler.__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     add_ir_commands(commands)
@@ -93,9 +96,14 @@ def build_parser() -> argparse.ArgumentParser:
     add_command(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
     c = add_command(commands, "passes", list_passes, "list the passes, or describe one")
     c.add_argument("name", nargs="?", help="a pass, to be described with its options")
-    add_command(commands, "ops", list_ops, "list the ops by kind of structure")
-    c = add_command(commands, "calibrate", calibrate_machine, "measure this machine for the cost model (--machine)")
-    c.add_argument("--to", type=Path, metavar="FILE", help="write a description of the machine")
+    add_command(commands, "ops", list_ops, "list the ops by structure: how their elements are computed")
+    c = add_command(
+        commands,
+        "calibrate",
+        calibrate_machine,
+        "measure this machine, and describe it for the cost model (--machine of other commands)",
+    )
+    c.add_argument("--to", type=Path, metavar="FILE", help="write the description to FILE")
     add_coverage_command(commands)
     add_fuzz_commands(commands)
     return top
@@ -107,23 +115,29 @@ def add_ir_commands(commands: Any) -> None:
     c = add_command(commands, "opt", run_opt, text)
     c.add_argument("file", help="a file with IR, or - for standard input")
     c.add_argument(
-        "-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}" or "default,-fuse"'
+        "-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}" or "default,-fuse" (none)'
     )
-    add_optional_flag(c, "--lower", "PIPELINE", "", "then lower the graph, and run tile passes over its kernels")
-    add_optional_flag(c, "--print-ir-before", "PASS", "all", "print the IR before PASS (every pass)")
-    add_optional_flag(c, "--print-ir-after", "PASS", "all", "print the IR after PASS (every pass)")
+    add_optional_flag(
+        c, "--lower", "PIPELINE", "", "then lower the graph to kernels, and run passes over these, if given"
+    )
+    add_optional_flag(c, "--print-ir-before", "PASS", "all", "print the IR before PASS, or before every pass")
+    add_optional_flag(c, "--print-ir-after", "PASS", "all", "print the IR after PASS, or after every pass")
     c.add_argument("--print-ir-after-change", action="store_true", help="print the IR after each pass that changed it")
     add_optional_flag(
-        c, "--emit", "STAGE", "", "print code of the kernels instead of IR: llvm, assembly, triton (the last)"
+        c,
+        "--emit",
+        "STAGE",
+        "",
+        "print code of the kernels instead of IR: llvm or assembly on CPUs, triton on GPUs (the last stage)",
     )
     c.add_argument("--verify", action="store_true", help="verify the IR after each pass")
     c.add_argument("--check", action="store_true", help="interpret the IR before and after each pass, and compare")
     c.add_argument("--stats", action="store_true", help="print the time and statistics of each pass")
     c.add_argument("--remarks", action="store_true", help="print the remarks: what passes changed or did not, and why")
-    c.add_argument("--rewrite-limit", type=int, metavar="N", help="make the first N rewrites and no other (all)")
+    c.add_argument("--rewrite-limit", type=int, metavar="N", help="make only the first N rewrites (all)")
     add_schedule_argument(c, "schedule kernels as in FILE instead of by passes (may be repeated)")
     c.add_argument(
-        "--print-schedule", action="store_true", help="print what passes over kernels decided, instead of IR"
+        "--print-schedule", action="store_true", help="print the schedules that passes gave the kernels, instead of IR"
     )
     add_target_arguments(c)
 
@@ -161,12 +175,23 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 def add_fuzz_commands(commands: Any) -> None:
     """Add the commands `fuzz` and `reduce`."""
-    c = add_command(commands, "fuzz", fuzz, "compile random graphs in many configurations and compare with float64")
+    c = add_command(
+        commands, "fuzz", fuzz, "compile random graphs with many options and targets, and compare with float64"
+    )
     c.add_argument("--count", type=int, default=100, metavar="N", help="number of graphs (100)")
     c.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the first graph; the others follow (0)")
     c.add_argument("--jobs", type=int, default=1, metavar="J", help="number of processes (1)")
-    c.add_argument("--target", default="host", metavar="T", help="a GPU that can run here, or the CPUs that can (host)")
-    c.add_argument("--malformed", action="store_true", help="try malformed text, attributes and files instead")
+    c.add_argument(
+        "--target",
+        default="host",
+        metavar="T",
+        help="target of the graphs: a GPU that can run here, or all CPU targets that can (host)",
+    )
+    c.add_argument(
+        "--malformed",
+        action="store_true",
+        help="try malformed text, attributes and files instead, which must be refused with an error",
+    )
     c.add_argument("--out", type=Path, metavar="DIR", help="write each failing graph, reduced, to a file in DIR")
 
     c = add_command(commands, "reduce", reduce, "reduce a failing graph to a smaller one that fails alike")

@@ -22,8 +22,8 @@ def add_command(
     commands: Any, name: str, handler: Callable[[argparse.Namespace], None], text: str
 ) -> argparse.ArgumentParser:
     """Add a command that runs `handler`; `text` is its help."""
-    description = f"{text[:1].upper()}{text[1:]}."
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
+    description, epilog = f"{text[:1].upper()}{text[1:]}.", "Defaults are in parentheses."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description, epilog=epilog)
     add_load_argument(parser)
     parser.set_defaults(command=handler)
     return parser
@@ -31,7 +31,7 @@ def add_command(
 
 def add_load_argument(parser: argparse.ArgumentParser) -> None:
     """Add the argument that names plugins."""
-    text = "import a module with passes, ops or targets"
+    text = "import a Python module with passes, ops or targets, also from the working directory (may be repeated)"
     parser.add_argument("--load", action="append", default=[], metavar="MODULE", help=text)
 
 
@@ -45,15 +45,19 @@ def add_model_arguments(c: argparse.ArgumentParser) -> None:
     c.add_argument("model", metavar="MODEL.pt2", help="a program saved by torch.export.save")
     add_target_arguments(c)
     c.add_argument("--unfused", action="store_true", help="one kernel per op")
-    edited = "replace or edit (default,-{}) the default {} passes"
-    c.add_argument("--graph-passes", default="", metavar="PIPELINE", help=edited.format("fuse", "graph"))
-    c.add_argument("--tile-passes", default="", metavar="PIPELINE", help=edited.format("peel", "tile"))
+    edited = 'passes over {} in place of the default ones, or edits of these, as in "default,-{}"'
+    c.add_argument("--graph-passes", default="", metavar="PIPELINE", help=edited.format("the graph", "winograd"))
+    c.add_argument("--tile-passes", default="", metavar="PIPELINE", help=edited.format("kernels", "prefetch"))
     c.add_argument(
-        "--matmul-precision", choices=MATMUL_PRECISIONS, default="f32", help="operands of f32 products (f32)"
+        "--matmul-precision",
+        choices=MATMUL_PRECISIONS,
+        default="f32",
+        help="dtype to which operands of f32 products are rounded (f32)",
     )
-    c.add_argument("--fallback", choices=FALLBACKS, default="error", help="for operators that PyTorch must run (error)")
+    text = "operators without a conversion: error refuses them, eager runs them in PyTorch, strict also refuses those that always run there (error)"
+    c.add_argument("--fallback", choices=FALLBACKS, default="error", help=text)
     add_schedule_argument(c, "schedule kernels as in FILE: schedules, or a kernel of Tile IR (may be repeated)")
-    c.add_argument("--threads", type=int, metavar="N", help="number of threads of parallel kernels")
+    c.add_argument("--threads", type=int, metavar="N", help="threads of parallel kernels (those of PyTorch)")
     text = "fast: compile sooner; tune: measure alternatives of the most expensive kernels, and cache the fastest (default)"
     c.add_argument("--effort", choices=EFFORTS, default="default", help=text)
 
@@ -62,7 +66,12 @@ def add_target_arguments(c: argparse.ArgumentParser) -> None:
     """Add the arguments that choose a target, registered by then, and its description for the cost model."""
     names = ", ".join(("host", *targets()))
     c.add_argument("--target", default="host", metavar="NAME", help=f"the machine to make code for: {names} (host)")
-    c.add_argument("--machine", default="", metavar="FILE", help="describe the machine by a file that calibrate wrote")
+    c.add_argument(
+        "--machine",
+        default="",
+        metavar="FILE",
+        help="description of the machine for the cost model: a file that calibrate wrote, or a shipped one such as h200",
+    )
 
 
 def add_schedule_argument(c: argparse.ArgumentParser, text: str) -> None:

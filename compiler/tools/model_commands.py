@@ -34,7 +34,9 @@ def add_program_commands(commands: Any) -> None:
     add_model_arguments(c)
     c.add_argument("-o", "--output", help="write the page of `explore`; for a GPU, a folder with its kernels")
     c.add_argument(
-        "--print-ir", metavar="STAGE", help="print imported, fused, lowered, scheduled, llvm, assembly, triton"
+        "--print-ir",
+        metavar="STAGE",
+        help="print the IR of a stage instead: imported, fused, lowered, scheduled, schedules, llvm, assembly, triton",
     )
 
     c = add_command(commands, "run", run_model, "run an exported program on inputs from a file or its example inputs")
@@ -44,7 +46,8 @@ def add_program_commands(commands: Any) -> None:
 
     c = add_command(commands, "compare", compare_model, "compare a program compiled in several ways with PyTorch eager")
     add_model_arguments(c)
-    text = """a way to compile, given once for each: fused, unfused, a pipeline of graph passes, or options with a name, as in 'wide={effort="tune", tile_passes="vectorize"}' (unfused, fused)"""
+    text = """a way to compile, may be repeated: fused, unfused, a pipeline of graph passes, or a name and options, as in
+        'wide={effort="tune", tile_passes="vectorize"}' (unfused, fused)"""
     c.add_argument("-w", "--way", dest="ways", action="append", metavar="WAY", help=text)
     c.add_argument(
         "--reference", metavar="FLOAT.pt2", help="the program that MODEL.pt2 was quantized from: its error too"

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from compiler.frontend.conversions.table import conversions, implied_conversion
 from compiler.ir import ops
 from compiler.ir.graph.node import OPS, Op, input_node
+from compiler.ir.graph.op import declare_op
+from compiler.ir.graph.structure import Elementwise
 from compiler.ir.text.type_parser import parse_type
 
 
 def test_every_declared_overload_has_a_conversion() -> None:
     assert {name for op in OPS.values() for name in op.aten} <= conversions().keys()
+
+
+def test_an_op_that_is_declared_later_is_converted() -> None:
+    """As in a notebook, where a compilation has failed for lack of it."""
+    assert "tests.successor.default" not in conversions()
+    library = torch.library.Library("tests", "DEF")
+    library.define("successor(Tensor x) -> Tensor")
+    declare_op("successor", "x: float", Elementwise(lambda x: x + 1), aten="tests.successor.default")
+    try:
+        assert "tests.successor.default" in conversions()
+    finally:
+        del OPS["successor"]
 
 
 def test_ops_of_any_structure_convert_argument_by_argument() -> None:

@@ -8,7 +8,10 @@ from torch import nn
 
 import compiler
 from compiler import Options
-from compiler.report.measure import Workload, eager_workload, float64_reference, numerical_error
+from compiler.report.measure import NumericalError, Workload, eager_workload, float64_reference, numerical_error
+from compiler.report.render import render_plain
+from compiler.runtime.timing import Timing
+from compiler.tools.comparison import Comparison, ComparisonRow
 from tests.test_api import Gate, Norm
 
 
@@ -74,3 +77,14 @@ def test_work_of_eager_mode() -> None:
     assert eager_workload(lambda: x.T.reshape(2, 16) + 1) == Workload(2, 64, 4 * 32 * 4)  # a copy and a sum
     assert eager_workload(lambda: x.view(32)[None]).kernels == 0
     assert eager_workload(lambda: table[at]).bytes == 2 * (2 * 8 * 4) + 2 * 8
+
+
+def test_the_table_fits_a_terminal_of_80_columns() -> None:
+    def row(name: str, seconds: float) -> ComparisonRow:
+        work = Workload(429, 3_608_100_000, 292_500_000)
+        return ComparisonRow(name, {"error": NumericalError(6.3e-7, 36)}, work, Timing((seconds,) * 3), 0.91)
+
+    text = render_plain(Comparison("Model", (row("PyTorch", 0.0271), row("unfused", 0.0119))).table(), 80)
+    assert "…" not in text
+    assert "27.100" in text
+    assert "6.3e-07" in text

@@ -12,19 +12,22 @@ from compiler.ir.text.statement_lines import StatementLines
 from compiler.ir.tile.kernel import Kernel
 
 PROGRAM_PASSES = "lower-async-copies,update-in-place,compute-at,delinearize,layout,merge-kernels"
-"""Make loops of asynchronous copies, update buffers in place, move copies into their only consumer, remove divisions from addresses, choose the layouts of intermediate tensors, share kernels."""
+"""All kernels together: update buffers in place, move copies into their only consumer, choose the layouts of intermediates.
+
+Asynchronous copies become loops, addresses lose their divisions, and equal kernels are shared."""
 
 UNFUSED_PROGRAM_PASSES = "lower-async-copies,update-in-place,delinearize,layout,merge-kernels"
 """The same where every op keeps its kernel."""
 
 TILE_PASSES = (
-    "tighten-reductions,fuse-loops,online-softmax,collapse,reorder,dot-products,cache-blocking,fuse-siblings,cache-operand,transpose-scans,"
-    "vectorize,unroll-and-jam,tile,fuse-rows,hoist-operand,pack,unroll,prefetch,nontemporal-stores,split-epilogue,limit-code-size,peel,parallelize,expand-math"
+    "tighten-reductions,fuse-loops,online-softmax,collapse,reorder,dot-products,cache-blocking,fuse-siblings,"
+    "cache-operand,transpose-scans,vectorize,unroll-and-jam,tile,fuse-rows,hoist-operand,pack,unroll,prefetch,"
+    "nontemporal-stores,split-epilogue,limit-code-size,peel,parallelize,expand-math"
 )
-"""Scalar loops to tiles: fuse, block and order loops, choose lanes, register tiles and layouts, split remainders, share out threads."""
+"""Scalar loops to tiles: fuse and order loops, choose lanes, register tiles and layouts, split remainders, use threads."""
 
 FAST_EDITS = "-layout,+layout{max-sweeps=1}@after:delinearize"
-"""What is left out to compile sooner."""
+"""Edits of the pipeline with which it takes less time."""
 
 
 def list_llvm(kernel: Kernel, target: CPUTarget) -> Listing:

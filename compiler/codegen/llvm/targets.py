@@ -197,7 +197,7 @@ CPU_TARGETS: dict[str, CPUTarget] = {
         cpu_target("armv8.6-a", LINUX_ARM, "generic", _features((*_NEON, "dotprod", "i8mm", "bf16")), 128, 32, NEON),
     )
 }
-"""Targets that need no such machine to compile for."""
+"""CPUs by name; any machine can make code for them."""
 
 
 @cache

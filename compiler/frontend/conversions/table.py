@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache, partial
+from functools import lru_cache, partial
 
 import compiler.ir.ops  # noqa: F401  (fills the registry of ops)
 from compiler.frontend.conversions import (  # noqa: F401  (each registers its conversions)
@@ -31,12 +31,17 @@ from compiler.ir.graph.node import OPS, Op
 from compiler.ir.ops.graph_ops import lookup_operator
 
 
-@cache
 def conversions() -> dict[str, Conversion]:
     """Return all conversions: those registered by `@converts`, and those implied by op declarations (`aten=`).
 
     Raises ValueError for an overload with several conversions, or one that does not fit the op that names it.
     """
+    return _table(len(OPS), len(_CONVERSIONS))
+
+
+@lru_cache(maxsize=1)
+def _table(declared_ops: int, registered: int) -> dict[str, Conversion]:
+    """Return the table of `conversions`, built again once an op or a conversion has been added."""
     implied = [(name, op) for op in OPS.values() for name in op.aten]
     counts = Counter([*_CONVERSIONS, *(name for name, _ in implied)])
     if repeated := [name for name, count in counts.items() if count > 1]:

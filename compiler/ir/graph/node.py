@@ -30,7 +30,7 @@ OPERAND_KINDS: Mapping[str, Callable[[DType], bool]] = {
     "bool": lambda d: d.kind == "bool",
     "tuple": lambda d: False,  # a node with several results
 }
-"""Which dtypes an operand of each kind accepts."""
+"""Test for the dtypes that an operand accepts, by its kind."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,10 @@ from compiler.ir.types import DType, TensorType, broadcast_shapes
 
 
 def sample_input(*types: str, low: float = -4.0, high: float = 4.0, **attrs: Any) -> SampleInput:
-    """Return a sample, as in `sample_input("f32[2, 3]", "f32[3]", dims=[1])`; types are IR text."""
+    """Return a sample, as in `sample_input("f32[2, 3]", "f32[3]", dims=[1])`: types of the operands in IR text, and attributes.
+
+    Operands are random numbers in `low`..`high`.
+    """
     return SampleInput(types, attrs, low, high)
 
 

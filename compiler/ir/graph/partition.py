@@ -110,7 +110,7 @@ class _Partitioner:
 
     @cached_property
     def topological_order(self) -> tuple[Node, ...]:
-        """Every node, after all its dependencies."""
+        """Return every node, after all its dependencies."""
         return tuple(postorder(self.graph.nodes, self.dependencies.__getitem__))
 
     @cached_property

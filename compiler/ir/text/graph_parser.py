@@ -6,8 +6,8 @@
     statement ::= %y (":" type | ":" "(" type,* ")")? "=" op operand,* attrs? loc?
                 | %c "=" "constant" type (array @name? | @name) loc?
     operand   ::= %x | number                      operands may be in parentheses: add(%x, 1)
-    attrs     ::= "{" (name "=" value),* "}"       values as in compiler.ir.literal
-    loc       ::= "loc" "(" string ":" int ("," string)? ")"
+    attrs     ::= "{" (name "=" value),* "}"       values as in compiler.ir.text.literal
+    loc       ::= "loc" "(" string ":" int ("," string ("," string)?)? ")"    file, line, code, path of the module
 
 Line breaks have no meaning.  A result type is optional; it must agree with the op's type rule and may add a layout.
 `return %y -> %x` writes the output %y back into the input %x.

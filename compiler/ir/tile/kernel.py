@@ -318,8 +318,9 @@ class Param:
 class Kernel:
     """Kernel over its parameters; threads share its parallel loops in at most `max_chunks` chunks, None for any number.
 
-    `warps` is the number of warps of a program on a GPU, and `max_registers` the most registers of a thread; 0 if that is not chosen.  If `persistent` is not 0, so many programs take
-    the iterations of the parallel loops in turn; with `warp_specialized` their warps differ in what they do.
+    On a GPU, a program has `warps` warps, and a thread at most `max_registers` registers; 0 if that is not chosen.
+    If `persistent` is not 0, that many programs take the iterations of the parallel loops in turn; with `warp_specialized`
+    their warps differ in what they do.
     """
 
     name: str

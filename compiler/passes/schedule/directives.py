@@ -177,7 +177,7 @@ class LoopFactor(Directive):
         return ir.with_body(tile.map_ranges(ir.body, lambda r, _: self.header(r) if r.var == self.loop else r))
 
     interleaves: ClassVar[bool] = True
-    """Whether iterations run together, which takes independent ones."""
+    """True if the directive runs iterations together, which must then be independent."""
 
     @abstractmethod
     def header(self, r: Range) -> Range:

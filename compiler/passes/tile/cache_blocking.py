@@ -143,7 +143,7 @@ class CacheBlocking(TilePass):
         row_reads = [a for a in reads if table.depends_on(a, rows) and not table.depends_on(a, columns)]
         if (len(reads), len(column_reads), len(row_reads)) != (2, 1, 1):
             return False
-        if any(has_fixed_layout(table, a) for a in reads):
+        if any(is_masked_or_packed(table, a) for a in reads):
             return False
         (w,), (x,) = column_reads, row_reads
         w_stride, x_stride = table.stride(w, depth), table.stride(x, depth)
@@ -244,6 +244,6 @@ class RowBlocking:
         return footprint_bytes(self.table, self.operands, (*(f.range for f in loops), *self.reduction_ranges))
 
 
-def has_fixed_layout(table: Accesses, a: Access) -> bool:
-    """Return True if an operand is masked, or gets its layout from other passes (`pack`, local buffers)."""
+def is_masked_or_packed(table: Accesses, a: Access) -> bool:
+    """Return True if an operand is masked, or if other passes choose its layout: constants (`pack`) and local buffers."""
     return table.roles[a.buffer] not in ("in", "inout") or a.is_masked

@@ -165,7 +165,7 @@ class OnlineSoftmaxBuilder:
 
     @property
     def column_start(self) -> Dim:
-        """The first column of a block."""
+        """Return the first column of a block."""
         return var(self.column_block_var) * self.column_block
 
     def column_block_loop(self, first: Dim, end: Dim, extent: Dim) -> For:

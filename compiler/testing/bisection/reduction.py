@@ -119,16 +119,14 @@ def neighbourhood(graph: Graph, name: str, radius: int) -> Graph | None:
         frontier = {m for n in frontier for m in (*n.operands, *graph.users[n])} - near
         near |= frontier
     new: dict[Node, Node] = {}
-    for n in graph.nodes:
-        if n in near and not isinstance(n.structure, Leaf):
-            for o in n.operands:
-                if o not in new:
-                    if isinstance(o.result_type, tuple):
-                        return None
-                    is_constant = isinstance(o.structure, Leaf) and o not in graph.inputs
-                    new[o] = o if is_constant else input_node(o.name or f"v{len(new)}", o.type, o.loc)
-            new[n] = n.with_operands(tuple(new[o] for o in n.operands))
-    inside = [n for n in new if n in near and not isinstance(n.structure, Leaf)]
+    inside = [n for n in graph.nodes if n in near and not isinstance(n.structure, Leaf)]
+    for n in inside:
+        for o in (o for o in n.operands if o not in new):
+            if isinstance(o.result_type, tuple):
+                return None
+            is_constant = isinstance(o.structure, Leaf) and o not in graph.inputs
+            new[o] = o if is_constant else input_node(o.name or f"v{len(new)}", o.type, o.loc)
+        new[n] = n.with_operands(tuple(new[o] for o in n.operands))
     outputs = tuple(new[n] for n in inside if n in graph.outputs or any(u not in inside for u in graph.users[n]))
     inputs = tuple(v for v in new.values() if isinstance(v.structure, Leaf) and v not in graph.constants)
     return Graph(inputs, outputs, graph.name) if outputs else None

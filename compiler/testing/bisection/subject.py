@@ -135,7 +135,7 @@ class Subject:
         return tuple(Way) if isinstance(self.ir, Graph) else (Way.TILE, Way.NATIVE)
 
     def attempt(self, limit: Limit, way: Way) -> Attempt:
-        """Compile with few rewrites and run; any error of the compiler is a problem.
+        """Compile with at most `limit` rewrites and run; any error of the compiler is a problem.
 
         Only native code makes rewrites that later stages require in any case.
         """
@@ -210,14 +210,14 @@ class Subject:
 
 
 def interpreter_for(ir: Kernel | Program, sizes: Mapping[str, int]) -> KernelRunner:
-    """Return what runs the meaning of kernels, whatever their schedule: the interpreter, or native code where that is faster."""
+    """Return a function that runs the scalar programs of kernels: the interpreter, or native code where that is faster."""
     return run_kernel if interpreted_statements(ir, sizes) <= MAX_INTERPRETED_STATEMENTS else NativeInterpreter()
 
 
 def subject_of(ir: AnyIR, options: Options, inputs: Sequence[Array] | None = None) -> Subject:
-    """Return IR with the passes that the options ask for, and random inputs if there are none.
+    """Return a bisection of IR with the passes that the options ask for, and random inputs if none are given.
 
-    Results of graphs are expected as in float64, those of Tile IR as it says itself.
+    Expected are the results of a graph in float64, and those of the scalar program of Tile IR.
     """
     target = target_by_name(options.target, options.machine)
     graph_passes, tile_passes = pipelines_of(options, target)
@@ -227,14 +227,14 @@ def subject_of(ir: AnyIR, options: Options, inputs: Sequence[Array] | None = Non
 
 
 def subject_with(ir: AnyIR, passes: Pipeline, target: Target, inputs: Sequence[Array] | None = None) -> Subject:
-    """Return IR with these passes, and random inputs if there are none."""
+    """Return a bisection of IR with these passes, and random inputs if none are given."""
     if isinstance(ir, Graph):
         return graph_subject(ir, passes, target, inputs)
     return tile_subject(ir, passes, target, inputs)
 
 
 def tile_subject(ir: Kernel | Program, passes: Pipeline, target: Target, inputs: Sequence[Array] | None) -> Subject:
-    """Return Tile IR with the results of its scalar program."""
+    """Return a bisection of Tile IR, whose expected results are those of its scalar program."""
     sizes = next(iter(sample_sizes(ir)), {})
     given = list[Array]()
 
@@ -246,7 +246,7 @@ def tile_subject(ir: Kernel | Program, passes: Pipeline, target: Target, inputs:
 
 
 def graph_subject(graph: Graph, passes: Pipeline, target: Target, inputs: Sequence[Array] | None) -> Subject:
-    """Return a graph with its results in float64, and the error that PyTorch's arithmetic would make."""
+    """Return a bisection of a graph: expected results in float64, within a multiple of the error of PyTorch's arithmetic."""
     graph = with_dynamic_sizes(graph)
     sizes = sizes_of(graph, inputs)
     fixed = graph.specialize(sizes) if sizes else graph
