@@ -60,6 +60,13 @@ def test_loads_stay_in_loops_that_may_have_no_iteration(least: int, indent: str)
     assert f"{indent}x_block = tl.load(x + (n - 1))" in body or f"{indent}x_block = tl.load(x + n - 1)" in body
 
 
+def test_masked_loads_stay_in_the_loops_that_bound_them() -> None:
+    body = body_of("""kernel @f(in %x: f32[16], out %y: f32[4, 16]) {
+      for %j in 0..16 tile 16 { store %x[%j], %y[0, %j] }
+      for %k in 0..4 { for %j in 0..%k + 1 tile 16 { store %x[%j], %y[%k, %j] } } }""")
+    assert body[3:5] == ["for k in range(0, 4):", "    x_block_1 = tl.load(x + j, mask=j < k + 1)"]
+
+
 def test_nothing_leaves_the_loop_of_a_persistent_program() -> None:
     body = body_of("""kernel @f(in %x: f32[64], out %y: f32[8, 64]) persistent 2 {
       parallel %i in 0..8 { for %j in 0..64 tile 64 { store %x[%j], %y[%i, %j] } } }""")

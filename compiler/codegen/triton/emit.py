@@ -355,7 +355,7 @@ class TritonKernelEmitter:
         if parallel:
             start = self.program_start(r)
         elif self.exprs.is_single_block(r):
-            start, depth = self.exprs.index_text(r.lo, ()), self.exprs.index_depth((r.lo,))
+            start, depth = self.exprs.index_text(r.lo, ()), self.exprs.index_depth((r.lo, r.hi))
         else:
             start = self.fresh_name(f"{r.var}_start" if r.tile > 1 else r.var)
             bounds = ", ".join(self.exprs.index_text(d, ()) for d in (r.lo, r.hi))
@@ -374,14 +374,14 @@ class TritonKernelEmitter:
 
     def index_block(self, r: Range, text: str, depth: int) -> BlockValue:
         """Return the indices of a loop's block; loops one after another share a name, nested ones do not."""
-        axes = (r.var,) if r.tile > 1 else ()
+        axes, outermost = (r.var,) if r.tile > 1 else (), self.source.outermost_depth(depth)
         if text.isidentifier():
-            return BlockValue(text, axes, self.source.outermost_depth(depth))
+            return BlockValue(text, axes, outermost)
         outer_names = {self.exprs.names[v].name for v in self.exprs.loops if v != r.var}
         known = self.index_blocks.get(text)
         if known is None or known.name in outer_names:
             known = self.index_blocks[text] = self.bind(text, axes, r.var, depth)
-        return replace(known, axes=axes)
+        return replace(known, axes=axes, depth=max(known.depth, outermost))
 
     def program_start(self, r: Range) -> str:
         """Return the first index of this program's block of a parallel loop, from its program id."""
