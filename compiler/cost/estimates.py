@@ -104,6 +104,14 @@ def unscheduled_seconds(kernel: Kernel, machine: Machine, reduction_seconds: flo
     return max(seconds, reduction_seconds) + machine.launch_seconds
 
 
+def prefers_epilogue(machine: Machine, epilogue: float, operand: float) -> bool:
+    """Return True if a value is best computed where its product ends, given the seconds of that and of computing it as an operand.
+
+    Estimates leave out that blocks may compute operands again; it decides between equal ones.
+    """
+    return operand > (epilogue / TIE if machine.recomputes_operands else epilogue * TIE)
+
+
 def estimated_ops(kernel: Kernel, machine: Machine) -> int:
     """Return the cost of `kernel` in operations under the size hints: primitives by `Primitive.cost`, plus memory accesses."""
     total = symbolic_ops(kernel, machine, dim_hint)

@@ -235,6 +235,20 @@ class Machine(Threads, Thresholds, AccessCosts, Caches, Core):
         """Return the seconds in which kernels write `size` bytes and read them again, with a launch."""
         return self.launch_seconds + self.seconds(2 * size / self.bytes_per_cycle(size))
 
+    def launching_seconds(self, loop_nests: int) -> float:
+        """Return the seconds of launching a kernel of so many loop nests, which threads go through one after another."""
+        return self.launch_seconds
+
+    @property
+    def reads_padding_through_masks(self) -> bool:
+        """Whether readers of padding mask their loads, at no cost, rather than find it in memory, where it must be filled in first."""
+        return self.masked_load_cost == 1
+
+    @property
+    def recomputes_operands(self) -> bool:
+        """Whether products share operands in blocks, each of which computes them again."""
+        return self.operand_reuse > 1
+
     def idle_factor(self, iterations: int) -> float:
         """Return how many times longer work takes whose parallel iterations threads cannot share evenly."""
         return -(-iterations // self.threads) * self.threads / max(1, iterations)
@@ -336,6 +350,10 @@ class GPU(Machine):
     def round_trip_seconds(self, size: float) -> float:
         """Return the seconds in which kernels write `size` bytes and read them again, with a launch."""
         return self.launch_seconds + self.traffic_seconds(2 * size)
+
+    def launching_seconds(self, loop_nests: int) -> float:
+        """Return the seconds of launching a kernel of so many loop nests, each of which has a grid of its own."""
+        return self.launch_seconds * loop_nests
 
     def idle_factor(self, iterations: int) -> float:
         """Return how many times longer work takes that leaves multiprocessors idle: one runs an iteration."""

@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import assert_never
 
 from compiler.analysis.index_width import INT32_INDEX_LIMIT, has_long_indices
@@ -30,10 +31,10 @@ from compiler.codegen.triton.expressions import (
     covers,
     size_key,
 )
-from compiler.codegen.triton.invariants import hoist_loads
 from compiler.codegen.triton.reductions import is_short, reduce_axis, reduce_identity
+from compiler.codegen.triton.source_scopes import INNERMOST, SourceScopes
 from compiler.codegen.triton.triton_names import HELPERS, RESERVED, TritonError, dtype_names, literal, reduce_helper
-from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall, const
+from compiler.ir.scalar import Const, Expr, PrimitiveCall, const
 from compiler.ir.symbolic.index_atoms import format_index
 from compiler.ir.symbolic.index_expr import Dim, maximum, product, substitute, var
 from compiler.ir.text.statement_lines import StatementLines
@@ -97,9 +98,7 @@ class TritonKernelEmitter:
         self.kernel = kernel
         self.taken_names = set(RESERVED)
         self.statement_lines = StatementLines.of(kernel)
-        self.line = 0  # of the statement that is being emitted, in the text of the kernel
-        self.lines: list[tuple[str, int]] = []
-        self.depth = 1
+        self.source = SourceScopes()
         self.largest_block = 1
         self.name = self.fresh_name(kernel.name)
         self.params = {p.name: self.fresh_name(p.name) for p in kernel.params}
@@ -107,14 +106,13 @@ class TritonKernelEmitter:
         self.dynamic_sizes = kernel.dynamic_sizes
         self.sizes = {s.name: self.fresh_name(s.name) for s in self.dynamic_sizes}
         self.exprs.names |= {size_key(size): BlockValue(name) for size, name in self.sizes.items()}
-        self.index_names: dict[str, str] = {}  # text of an index block -> the name it is bound to
+        self.index_blocks: dict[str, BlockValue] = {}  # by their text
         self.local_depths: dict[str, int] = {}  # number of loops around each local buffer
         stores = Counter(s.buffer for s in tile.walk(kernel.body) if isinstance(s, Store))
         self.reassigned = {buffer for buffer, count in stores.items() if count > 1}
         self.grid_loops = [s.range for s in tile.walk(kernel.body) if tile.is_parallel_loop(s)]
         self.needs_int64_index = has_long_indices(kernel)
         self.unrolled: set[str] = set()  # loops over windows, whose loads then wait for memory together
-        self.written_params = {self.params[p.name] for p in kernel.params if p.is_written}
 
     # the module
 
@@ -122,10 +120,10 @@ class TritonKernelEmitter:
         """Return the source of the module, whose function has the lines of the kernel."""
         self.emit_size_casts()
         self.emit_block(self.kernel.body)
-        self.lines[:0] = [(f"    {line}", 0) for line in self.exprs.descriptors.declarations()]
-        source = self.module_source("\n".join(line for line, _ in self.lines))
+        body = [*((text, 0) for text in self.exprs.descriptors.declarations()), *self.source.scopes[0].lines]
+        source = self.module_source("\n".join(f"    {text}" for text, _ in body))
         before = source[: source.index(f"\ndef {self.name}(")]
-        lines = [0] * (before.count("\n") + 2) + [line for _, line in self.lines]
+        lines = [0] * (before.count("\n") + 2) + [line for _, line in body]
         return Listing.located(source, tuple(lines + [0] * (source.count("\n") - len(lines))))
 
     def module_source(self, body: str) -> str:
@@ -174,7 +172,7 @@ class TritonKernelEmitter:
     def emit_size_casts(self) -> None:
         """Widen dynamic sizes where products of them may not fit 32 bits."""
         for name in self.sizes.values() if self.needs_int64_index else ():
-            self.write_line(f"{name} = tl.cast({name}, tl.int64)")
+            self.source.write(f"{name} = tl.cast({name}, tl.int64)")
 
     def launch_options(self) -> dict[str, int | bool]:
         """Return Triton's compile options; bounds checks need device assertions, without those for overflow."""
@@ -193,10 +191,7 @@ class TritonKernelEmitter:
         """Return the source of the helper functions that the body calls."""
         return "".join(f"\n\n@triton.jit\n{text}\n" for name, text in HELPERS.items() if name in self.exprs.helpers)
 
-    # lines and names
-
-    def write_line(self, line: str) -> None:
-        self.lines.append(("    " * self.depth + line, self.line))
+    # names
 
     def fresh_name(self, name: str) -> str:
         """Return an unused Python name that resembles `name`."""
@@ -209,12 +204,19 @@ class TritonKernelEmitter:
         self.taken_names.add(fresh)
         return fresh
 
-    def bind(self, text: str, axes: tuple[str, ...], name: str) -> BlockValue:
-        """Assign `text` to a fresh name that resembles `name`."""
-        block = BlockValue(self.fresh_name(name), axes)
-        self.write_line(f"{block.name} = {text}")
+    def bind(self, text: str, axes: tuple[str, ...], name: str, depth: int = INNERMOST) -> BlockValue:
+        """Assign `text`, whose operands are known at `depth`, to a fresh name that resembles `name`."""
+        block = BlockValue(self.fresh_name(name), axes, self.source.outermost_depth(depth))
+        self.source.write(f"{block.name} = {text}", block.depth)
         self.record_block_size(axes)
         return block
+
+    def bind_value(self, value: Expr, name: str) -> BlockValue:
+        """Return a value with a name that is never assigned again: its own, or a fresh one that resembles `name`."""
+        axes, depth = self.exprs.axes(value), self.exprs.depth(value)
+        text = literal(value, typed=True) if isinstance(value, Const) else self.exprs.expr_text(value, axes)
+        is_named = text.isidentifier() and depth != INNERMOST
+        return BlockValue(text, axes, depth) if is_named else self.bind(text, axes, name, depth)
 
     def record_block_size(self, axes: Sequence[str]) -> None:
         self.largest_block = max(self.largest_block, self.exprs.size(axes))
@@ -228,11 +230,11 @@ class TritonKernelEmitter:
             raise TritonError(
                 f"@{self.kernel.name}: a read-modify-write statement next to a parallel loop needs its own kernel"
             )
-        outer = self.line
+        outer = self.source.line
         for stmt, line in self.statement_lines.in_block(body, outer):
-            self.line = line
+            self.source.line = line
             self.emit_stmt(stmt)
-        self.line = outer
+        self.source.line = outer
 
     def is_read_modify_write(self, stmt: Stmt) -> bool:
         """Return True if a statement outside parallel loops writes a parameter that it reads: it must not run in every program."""
@@ -243,11 +245,7 @@ class TritonKernelEmitter:
     def emit_stmt(self, stmt: Stmt) -> None:
         match stmt:
             case Let(name, value):
-                value = self.exprs.bind_long_parts(value)
-                axes = self.exprs.axes(value)
-                text = literal(value, typed=True) if isinstance(value, Const) else self.exprs.expr_text(value, axes)
-                needs_no_binding = text.isidentifier() and not self.may_change(value)
-                self.exprs.names[name] = BlockValue(text, axes) if needs_no_binding else self.bind(text, axes, name)
+                self.exprs.names[name] = self.bind_value(self.exprs.bind_long_parts(value), name)
             case Store(buffer, index, value):
                 self.emit_store(buffer, index, self.exprs.bind_long_parts(value))
             case Local(buffer, type_, _):
@@ -255,7 +253,7 @@ class TritonKernelEmitter:
                     self.local_depths[buffer] = len(self.exprs.loops)
                 else:
                     tiled = tuple(v for v, r in self.exprs.loops.items() if r.tile > 1)
-                    self.exprs.local_scalars[buffer] = BlockValue(self.fresh_name(buffer), tiled)
+                    self.exprs.local_scalars[buffer] = BlockValue(self.fresh_name(buffer), tiled, INNERMOST)
             case BoundsCheck():
                 self.emit_check(stmt)
             case For(r, body, parallel):
@@ -290,7 +288,7 @@ class TritonKernelEmitter:
         is_narrow = self.exprs.types[buffer].dtype.bytes < RESULT_BYTES
         if self.exprs.products and len(axes) > 1 and is_narrow and not mask:
             pointer, text = (f"tl.reshape({block}, ({self.exprs.size(axes)},))" for block in (pointer, text))
-        self.write_line(f"tl.store({pointer}, {text}{mask})")
+        self.source.write(f"tl.store({pointer}, {text}{mask})")
 
     def mask_argument(self, axes: Sequence[str]) -> str:
         """Return the mask argument of a store over `axes`; "" if no block is partial."""
@@ -305,15 +303,14 @@ class TritonKernelEmitter:
         if len(dim_loops) != len(index) or not {r for r in inner if r.tile > 1} <= set(dim_loops):
             raise TritonError(f"local %{buffer} is not written by one block; run gpu-rows")
         if buffer not in self.reassigned:
-            axes = self.exprs.axes(value)
-            block = self.bind(self.exprs.expr_text(value, axes), axes, buffer)
+            block = self.bind_value(value, buffer)
         else:  # its shape must not change from one iteration to the next
             outer = (r for r in loops[: self.local_depths[buffer]] if r.tile > 1)
             axes = self.exprs.in_loop_order(r.var for r in (*outer, *dim_loops))
             known = self.exprs.local_blocks.get(buffer)
-            block = BlockValue(known.block.name if known else self.fresh_name(buffer), axes)
+            block = BlockValue(known.block.name if known else self.fresh_name(buffer), axes, INNERMOST)
             text = self.exprs.masked_text(value, axes, (), const(0, value.dtype))
-            self.write_line(f"{block.name} = {text}")
+            self.source.write(f"{block.name} = {text}")
             self.record_block_size(axes)
         self.exprs.local_blocks[buffer] = LocalBlock(block, dim_loops)
 
@@ -322,36 +319,31 @@ class TritonKernelEmitter:
         variable = self.exprs.local_scalars[buffer]
         if extra_axes := set(self.exprs.axes(value)) - set(variable.axes):
             raise TritonError(f"local %{buffer} is rank 0 but is stored once per %{min(extra_axes)}")
-        self.write_line(f"{variable.name} = {self.exprs.masked_text(value, variable.axes, (), const(0, value.dtype))}")
-
-    def may_change(self, value: Expr) -> bool:
-        """Return True if `value` is a load of a local buffer whose variable may be assigned again."""
-        return isinstance(value, Load) and value.buffer in {*self.exprs.local_scalars, *self.reassigned}
+        self.source.write(
+            f"{variable.name} = {self.exprs.masked_text(value, variable.axes, (), const(0, value.dtype))}"
+        )
 
     def emit_check(self, stmt: BoundsCheck) -> None:
         block = self.exprs.names[stmt.name]
         low, high = (self.exprs.index_text(d, block.axes) for d in (stmt.low, stmt.high))
         test = f"({block.name} >= {low}) & ({block.name} < {high})"
-        self.write_line(f'tl.device_assert({test}, "index outside {low}..{high}"{self.mask_argument(block.axes)})')
+        self.source.write(f'tl.device_assert({test}, "index outside {low}..{high}"{self.mask_argument(block.axes)})')
+        self.exprs.names[stmt.name] = replace(block, depth=self.source.depth)  # loads follow the check
 
     # loops
 
     @contextmanager
     def nested_loops(self, ranges: Sequence[Range], parallel: bool = False) -> Iterator[None]:
         """Write the headers of nested loops; the lines written inside the context are their body."""
-        depth, outer = self.depth, dict(self.exprs.loops)
-        indices, loaded = dict(self.index_names), dict(self.exprs.loaded_blocks)
-        headers = []
+        depth, outer = self.source.depth, dict(self.exprs.loops)
         for r in ranges:
-            count = self.depth
             self.open_loop(r, parallel)
-            headers += [self.last_header()] if self.depth > count and not parallel else []
         yield
-        for header in reversed(headers):
-            self.lines = hoist_loads(self.lines, header, self.written_params)
-        if self.depth > depth:  # names bound in the body of a loop may be unbound after it
-            self.index_names, self.exprs.loaded_blocks = indices, loaded
-        self.depth, self.exprs.loops = depth, outer
+        while self.source.depth > depth:
+            self.source.close_loop()
+        self.exprs.loops = outer
+        self.index_blocks = {text: block for text, block in self.index_blocks.items() if block.depth <= depth}
+        self.exprs.forget_blocks(depth)
 
     def open_loop(self, r: Range, parallel: bool) -> None:
         """Write the header of one loop, if it needs one, and bind its indices."""
@@ -359,38 +351,37 @@ class TritonKernelEmitter:
             raise TritonError(f"%{r.var} has tile {r.tile}; blocks are powers of two")
         if varying := self.exprs.index_axes((r.lo, r.hi)):
             raise TritonError(f"the bounds of %{r.var} differ inside a block of %{varying[0]}")
+        depth = INNERMOST
         if parallel:
             start = self.program_start(r)
         elif self.exprs.is_single_block(r):
-            start = self.exprs.index_text(r.lo, ())
+            start, depth = self.exprs.index_text(r.lo, ()), self.exprs.index_depth((r.lo, r.hi))
         else:
             start = self.fresh_name(f"{r.var}_start" if r.tile > 1 else r.var)
             bounds = ", ".join(self.exprs.index_text(d, ()) for d in (r.lo, r.hi))
             step = f", {r.tile}" if r.tile > 1 else ""
             pipelined = f", num_stages={r.stages}" if r.stages > 1 else ""
             kind = "tl.range" if pipelined else "tl.static_range" if r.var in self.unrolled else "range"
-            self.write_line(f"for {start} in {kind}({bounds}{step}{pipelined}):")
-            self.depth += 1
+            self.source.open_loop(f"for {start} in {kind}({bounds}{step}{pipelined}):", self.exprs.runs_always(r))
         if r.var in self.exprs.descriptors.loops:
-            plain = start.isidentifier() or start.isdecimal()
-            start = start if plain else self.bind(start, (), f"{r.var}_start").name
-            self.exprs.names[start_key(r.var)] = BlockValue(start)
+            if not (start.isidentifier() or start.isdecimal()):
+                start = self.bind(start, (), f"{r.var}_start", depth).name
+            self.exprs.names[start_key(r.var)] = BlockValue(start, (), self.source.outermost_depth(depth))
         index = start if r.tile == 1 else f"{start} + tl.arange(0, {r.tile})".removeprefix("0 + ")
         index = f"tl.cast({index}, tl.int64)" if self.needs_int64_index else index
-        if index.isidentifier():
-            name = index
-        else:
-            name = self.index_names.get(index, "")
-            outer_names = [self.exprs.names[v].name for v in self.exprs.loops]
-            if not name or name in outer_names:  # nested loops need distinct index blocks
-                name = self.index_names[index] = self.fresh_name(r.var)
-                self.write_line(f"{name} = {index}")
         self.exprs.loops[r.var] = r
-        self.exprs.names[r.var] = BlockValue(name, (r.var,) if r.tile > 1 else ())
+        self.exprs.names[r.var] = self.index_block(r, index, depth)
 
-    def last_header(self) -> int:
-        """Return the number of the line that opened the innermost loop."""
-        return max(k for k, (line, _) in enumerate(self.lines) if line.lstrip().startswith("for "))
+    def index_block(self, r: Range, text: str, depth: int) -> BlockValue:
+        """Return the indices of a loop's block; loops one after another share a name, nested ones do not."""
+        axes, outermost = (r.var,) if r.tile > 1 else (), self.source.outermost_depth(depth)
+        if text.isidentifier():
+            return BlockValue(text, axes, outermost)
+        outer_names = {self.exprs.names[v].name for v in self.exprs.loops if v != r.var}
+        known = self.index_blocks.get(text)
+        if known is None or known.name in outer_names:
+            known = self.index_blocks[text] = self.bind(text, axes, r.var, depth)
+        return replace(known, axes=axes, depth=max(known.depth, outermost))
 
     def program_start(self, r: Range) -> str:
         """Return the first index of this program's block of a parallel loop, from its program id."""
@@ -407,13 +398,11 @@ class TritonKernelEmitter:
         """Bind `pid` to the number of this program's block, in a loop over those of a persistent program."""
         number = "tl.cast(tl.program_id(0), tl.int64)" if self.needs_int64_index else "tl.program_id(0)"
         if not self.kernel.persistent:
-            self.write_line(f"pid = {number}")
+            self.source.write(f"pid = {number}")
             return
         specialized = ", warp_specialize=True" if self.kernel.warp_specialized else ""
-        self.write_line(
-            f"for pid in tl.range({number}, {self.block_count_text()}, tl.num_programs(0), flatten=True{specialized}):"
-        )
-        self.depth += 1
+        blocks = f"{number}, {self.block_count_text()}, tl.num_programs(0)"
+        self.source.open_loop(f"for pid in tl.range({blocks}, flatten=True{specialized}):", runs_always=False)
 
     def factor_text(self, d: Dim) -> str:
         """Return a scalar index expression, in brackets unless it is a number or a name."""
@@ -428,7 +417,7 @@ class TritonKernelEmitter:
         reduced = tuple(r.var for r in s.ranges if r.tile > 1)
         if not any(map(tile.stmt_ranges, tile.walk(s.body))) and all(map(is_short, s.ranges)):
             self.unrolled |= {r.var for r in s.ranges}
-        outer_lines, self.lines = self.lines, []
+        outer_depth = self.source.depth
         with self.nested_loops(s.ranges):
             accumulator = "" if all(map(self.exprs.is_single_block, s.ranges)) else name
             self.emit_block(s.body)
@@ -438,18 +427,15 @@ class TritonKernelEmitter:
             if text.startswith("tl.dot("):
                 self.exprs.products.add(s.name)
             if accumulator:
-                self.write_line(f"{name} = {text}")
-        loop_lines, self.lines = self.lines, outer_lines
-        if accumulator:
-            identity, dtype = literal(reduce_identity(s)), dtype_names(s.value.dtype)[0]
-            self.write_line(f"{name} = tl.full({shape}, {identity}, {dtype})")
-            text = name
-        self.lines += loop_lines
+                identity, dtype = literal(reduce_identity(s)), dtype_names(s.value.dtype)[0]
+                self.source.write(f"{name} = tl.full({shape}, {identity}, {dtype})", outer_depth)
+                self.source.write(f"{name} = {text}")
+                text = name
         for k in reversed([k for k, a in enumerate(axes) if a in reduced]):
             text = reduce_axis(s, text, k)
         if text != name:
-            self.write_line(f"{name} = {text}")
-        self.exprs.names[s.name] = BlockValue(name, tuple(a for a in axes if a not in reduced))
+            self.source.write(f"{name} = {text}")
+        self.exprs.names[s.name] = BlockValue(name, tuple(a for a in axes if a not in reduced), self.source.depth)
 
     def accumulate_text(self, s: Reduce, reduced: Sequence[str], accumulator: str) -> tuple[str, tuple[str, ...]]:
         """Return the values of one iteration, combined with the accumulator if it is not "", and their axes."""

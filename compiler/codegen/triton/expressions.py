@@ -8,12 +8,13 @@ axes of its result, and its operands are broadcast to them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
-from typing import TypeAlias
+from typing import Protocol
 
 from compiler.codegen.triton.descriptors import TensorDescriptors
+from compiler.codegen.triton.source_scopes import INNERMOST
 from compiler.codegen.triton.triton_names import (
     ANY_DTYPE_FUNCTIONS,
     COMPARISONS,
@@ -42,10 +43,11 @@ MAX_LINE_OPS = 12
 
 @dataclass(frozen=True)
 class BlockValue:
-    """A named value and the variables of the tiled loops it varies with, in the order of its axes."""
+    """A named value, the variables of the tiled loops it varies with in the order of its axes, and the depth at which it is known."""
 
     name: str
     axes: tuple[str, ...] = ()
+    depth: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,16 @@ class LocalBlock:
 
 @dataclass(frozen=True)
 class LoadedBlock:
-    """Name of a loaded block, and the text of its value where the mask is false ("": undefined)."""
+    """A block that has been loaded, and the text of its value where the mask is false ("": undefined)."""
 
-    name: str
+    block: BlockValue
     other: str
 
 
-BindFunction: TypeAlias = Callable[[str, tuple[str, ...], str], BlockValue]
-"""Binds a text with the given axes to a name that resembles the last argument."""
+class BindFunction(Protocol):
+    """Binds a text with the given axes to a name that resembles another one, where everything at `depth` is known."""
+
+    def __call__(self, text: str, axes: tuple[str, ...], name: str, depth: int) -> BlockValue: ...
 
 
 class TritonExprEmitter:
@@ -76,7 +80,7 @@ class TritonExprEmitter:
         self.descriptors = descriptors
         self.bind = bind
         self.types = {p.name: p.type for p in kernel.params}
-        self.roles = {p.name: p.role for p in kernel.params}
+        self.param_depths = {p.name: INNERMOST if p.is_written else 0 for p in kernel.params}
         self.names: dict[str, BlockValue] = {}  # of lets, loop variables, sizes (`size_key`) and starts (`start_key`)
         self.loaded_blocks: dict[str, LoadedBlock] = {}
         self.local_blocks: dict[str, LocalBlock] = {}
@@ -90,21 +94,38 @@ class TritonExprEmitter:
 
     def axes(self, *exprs: Expr) -> tuple[str, ...]:
         """Return the tiled loops that any of `exprs` varies with, outermost first."""
-        axes: set[str] = set()
+        return self.in_loop_order(a for value in self.values_read(*exprs) for a in value.axes)
+
+    def depth(self, *exprs: Expr) -> int:
+        """Return the depth in the source at which all that `exprs` read is known."""
+        written = (self.param_depths.get(x.buffer, 0) for e in exprs for x in e.loads)
+        return max((*written, *(value.depth for value in self.values_read(*exprs))), default=0)
+
+    def values_read(self, *exprs: Expr) -> Iterator[BlockValue]:
+        """Yield the named values that `exprs` are computed from."""
         for x in (x for e in exprs for x in e.subexprs):
             if isinstance(x, Ref):
-                axes.update(self.names[x.name].axes)
+                yield self.names[x.name]
             elif isinstance(x, Load) and x.buffer in self.local_scalars:
-                axes.update(self.local_scalars[x.buffer].axes)
+                yield self.local_scalars[x.buffer]
+            elif isinstance(x, Load) and x.buffer in self.local_blocks:
+                yield self.read_local(x)
             elif isinstance(x, Load):
-                axes.update(self.read_local(x).axes if x.buffer in self.local_blocks else self.index_axes(x.index))
+                yield from self.index_values(x.index)
             elif isinstance(x, IndexValue):
-                axes.update(self.index_axes((x.index,)))
-        return self.in_loop_order(axes)
+                yield from self.index_values((x.index,))
+
+    def index_values(self, index: Iterable[Dim]) -> Iterator[BlockValue]:
+        """Yield the values of the loop variables in an index."""
+        yield from (self.names[v] for d in index for v in variables(d))
+
+    def index_depth(self, index: Iterable[Dim]) -> int:
+        """Return the depth in the source at which an index is known."""
+        return max((value.depth for value in self.index_values(index)), default=0)
 
     def index_axes(self, index: Iterable[Dim]) -> tuple[str, ...]:
         """Return the tiled loops that an index varies with, outermost first."""
-        return self.in_loop_order({a for d in index for v in variables(d) for a in self.names[v].axes})
+        return self.in_loop_order(a for value in self.index_values(index) for a in value.axes)
 
     def in_loop_order(self, axes: Iterable[str]) -> tuple[str, ...]:
         """Return `axes` outermost first, each once; loops along which results are contiguous follow other parallel loops."""
@@ -155,7 +176,8 @@ class TritonExprEmitter:
             function = "tl.minimum" if isinstance(a, Min) else "floordiv" if isinstance(a, FloorDiv) else "floormod"
             self.helpers |= set() if isinstance(a, Min) else {function, "floormod"}
             own = self.index_axes((x, y))
-            block = self.bind(f"{function}({self.format_index(x, own)}, {self.format_index(y, own)})", own, "q")
+            text = f"{function}({self.format_index(x, own)}, {self.format_index(y, own)})"
+            block = self.bind(text, own, "q", self.index_depth((x, y)))
             self.names[block.name] = block
             return var(block.name)
 
@@ -169,6 +191,11 @@ class TritonExprEmitter:
             if low and high:
                 bounds[v] = (low[0], high[1])
         return bounds
+
+    def runs_always(self, r: Range) -> bool:
+        """Return True if a loop inside those in scope has at least one iteration."""
+        extent = interval(r.extent, self.index_bounds())
+        return extent is not None and extent[0] > 0
 
     def is_single_block(self, r: Range) -> bool:
         """Return True if one block covers a loop inside those in scope, which has at least one iteration."""
@@ -217,11 +244,15 @@ class TritonExprEmitter:
         """Bind the block that is loaded from `source`, with `other` where a mask is false, unless it has been loaded before."""
         earlier = self.loaded_blocks.get(source)
         if earlier is not None and other in ("", earlier.other):
-            return BlockValue(earlier.name, axes)
-        block = self.bind(text, axes, f"{self.params[e.buffer]}_block")
-        if self.roles[e.buffer] in ("in", "const"):
-            self.loaded_blocks[source] = LoadedBlock(block.name, other)
+            return replace(earlier.block, axes=axes)
+        block = self.bind(text, axes, f"{self.params[e.buffer]}_block", self.depth(e))
+        if self.param_depths[e.buffer] != INNERMOST:
+            self.loaded_blocks[source] = LoadedBlock(block, other)
         return block
+
+    def forget_blocks(self, depth: int) -> None:
+        """Forget the blocks that are known deeper than `depth` only, at the end of a loop."""
+        self.loaded_blocks = {text: b for text, b in self.loaded_blocks.items() if b.block.depth <= depth}
 
     def read_local(self, e: Load) -> BlockValue:
         """Return a local buffer's block, with its axes renamed to the loops that read it."""
@@ -234,7 +265,7 @@ class TritonExprEmitter:
                     f"local %{e.buffer}: {d} does not range over it as %{stored.var} did when it was stored; run gpu-rows"
                 )
             renamed[stored.var] = read.var
-        return BlockValue(local.block.name, tuple(renamed.get(a, a) for a in local.block.axes))
+        return replace(local.block, axes=tuple(renamed.get(a, a) for a in local.block.axes))
 
     # expressions
 
@@ -351,7 +382,7 @@ class TritonExprEmitter:
             count = (3 if isinstance(x, Load) else 1) + sum(size[id(a)] for a in x.args)
             if isinstance(x, PrimitiveCall) and x is not e and (uses[id(x)] > 1 or count > MAX_LINE_OPS):
                 axes = self.axes(new)
-                block = self.bind(self.expr_text(new, axes), axes, "t")
+                block = self.bind(self.expr_text(new, axes), axes, "t", self.depth(new))
                 self.names[block.name] = block
                 new, count = Ref(x.dtype, block.name), 1
             memo[id(x)], size[id(x)] = new, count

@@ -10,10 +10,10 @@ from math import prod
 
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
 from compiler.analysis.operand_reuse import reread_bytes
-from compiler.analysis.placement import concat_offsets
+from compiler.analysis.placement import concat_offsets, copy_and_fill_kernel
 from compiler.analysis.reduction_domains import reduction_extents
 from compiler.analysis.structural_key import group_key
-from compiler.cost.estimates import TIE, unscheduled_seconds
+from compiler.cost.estimates import TIE, prefers_epilogue, unscheduled_seconds
 from compiler.cost.machine import Machine
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph, postorder, preorder, reachable
@@ -152,10 +152,8 @@ class GroupSearch:
         if len(g.members) == 1 and concat_offsets(g.root) is not None and self.has_reduction_producer(n):
             self.context.missed(self.options, f"written in place inside {g.root.op.name}", n)
             return None
-        is_read_masked = (
-            self.context.machine.masked_load_cost == 1
-        )  # which saves launches that fill what operands leave
-        if concat_offsets(n) is not None and self.has_reduction_producer(n) and not is_read_masked:
+        is_masked = self.context.machine.reads_padding_through_masks
+        if concat_offsets(n) is not None and self.has_reduction_producer(n) and not is_masked:
             self.context.missed(self.options, f"not fused into {g.root.op.name}: its operands are written in place", n)
             return None
         machine, why, lost = self.context.machine, "", 0.0
@@ -201,9 +199,7 @@ class GroupSearch:
             return False
         if not isinstance(inside, str) and inside <= TIE * (g.cost + epilogue):
             return False
-        # blocks compute their operands again, which equal estimates do not show
-        tie = 1 / TIE if self.context.machine.operand_reuse > 1 else TIE
-        return fused_cost + bare > tie * (g.cost + epilogue)
+        return prefers_epilogue(self.context.machine, g.cost + epilogue, fused_cost + bare)
 
     def epilogue_chain(self, n: Node) -> list[Node]:
         """Return `n`, single-use elementwise nodes of its shape below it, and the contraction they start from; else []."""
@@ -378,10 +374,13 @@ class GroupSearch:
 
     def concat_cost(self, n: Node) -> float:
         """Return the seconds of a concat or pad whose computed operands are written in place."""
-        copied = sum(2 * hinted_bytes(o) for o in n.operands if not self.has_reduction_producer(o))
-        gaps = hinted_bytes(n) - sum(hinted_bytes(o) for o in n.operands)
-        machine = self.context.machine
-        return machine.traffic_seconds(copied + gaps) + machine.launch_seconds if copied or gaps else 0.0
+        copied = [o for o in n.operands if not self.has_reduction_producer(o)]
+        kernel = copy_and_fill_kernel(n, copied, "candidate")
+        if kernel is None:
+            return 0.0
+        gaps = hinted_bytes(n) - sum(map(hinted_bytes, n.operands))
+        machine, moved = self.context.machine, 2 * sum(map(hinted_bytes, copied)) + gaps
+        return machine.traffic_seconds(moved) + machine.launching_seconds(len(kernel.body))
 
     def has_reduction_producer(self, n: Node, single_use: bool = False) -> bool:
         """Return True if `n` is a reduction behind single-use elementwise ops and views, or a concat of such values."""

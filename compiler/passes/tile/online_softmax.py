@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import log, prod
 
+from compiler.analysis.score_factor import FactoredMax, factored_max, split_factor
 from compiler.analysis.softmax_match import SoftmaxRow, guarded_max, last_unmasked_index, match_softmax_row
 from compiler.cost.machine import Machine
 from compiler.ir import scalar
 from compiler.ir.graph.structure import lowest
-from compiler.ir.scalar import Expr, Load, Ref, const
+from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall, Ref, const
 from compiler.ir.symbolic.index_expr import (
     Bounds,
     Dim,
@@ -27,9 +28,12 @@ from compiler.ir.tile.contraction import contraction_of, uncast
 from compiler.ir.tile.kernel import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, dim_hint
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, with_unique_names
+from compiler.ir.tile.uses import used_names
 from compiler.ir.types import DType, TensorType
 from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.split import strip_mine_to_end
+
+LN_2 = log(2)
 
 MIN_ROWS = 16
 """Fewest rows of a block that is made smaller so that more of them run at once: the smallest side of `tl.dot`."""
@@ -50,6 +54,10 @@ class OnlineSoftmax(TilePass):
     `causal_block`, the block size of both dimensions then.  Where no matrix unit multiplies the scores, blocks and shortest
     rows are smaller.  Causal blocks that no row sees are skipped, whatever they hold.  The upper bound of a dynamic length
     decides.
+
+    Where scores are products c * x with a constant c of at most ln 2, as in attention, maxima are in units of ln 2, and one
+    multiply-add scales and shifts a score: exp(c * x - max) = exp2(fma(x, c / ln 2, -max / ln 2)).  With a larger c, or sums as
+    scores, x / ln 2 might overflow where exp does not.
     """
 
     name = "online-softmax"
@@ -112,6 +120,9 @@ class OnlineSoftmaxBuilder:
     ) -> None:
         self.row, self.loop, self.causal_limit, self.column_block = match, loop, causal_limit, column_block
         self.dtype = match.max_reduction.value.dtype
+        scores = factored_max(match.max_reduction)
+        self.in_base_2 = scores.factor <= LN_2
+        self.scores = scores if self.in_base_2 else FactoredMax(match.max_reduction, 1.0)
         self.max_buffer = fresh("max")
         self.sum_buffers = [fresh(f"{s.name}.sum") for s in match.reductions]
         self.accumulators = [fresh(f"{p.reduction.name}.sum") for p in match.weighted_sums]
@@ -216,10 +227,14 @@ class OnlineSoftmaxBuilder:
         out: list[Stmt] = [
             Local(n, TensorType(t.dtype, (capacity,))) for n, t in row.row_buffers.items() if self.is_stored(n)
         ]
-        out += [*row.prologue, self.block_reduction(row.max_reduction, lo, extent)]
+        out += [*row.prologue, self.block_reduction(self.scores.reduction, lo, extent)]
+        top: Expr = Ref(self.dtype, row.max_reduction.name)
         out.append(Let(old.name, self.load_state(self.max_buffer)))
-        out.append(Let(new.name, scalar.maximum(old, Ref(self.dtype, row.max_reduction.name))))
-        out.append(Let(rescale.name, scalar.where(old.eq(new), 1.0, scalar.exp(old - new))))
+        out.append(
+            Let(new.name, scalar.maximum(old, top * self.rounded(self.scores.factor / LN_2) if self.in_base_2 else top))
+        )
+        exp = scalar.exp2 if self.in_base_2 else scalar.exp
+        out.append(Let(rescale.name, scalar.where(old.eq(new), 1.0, exp(old - new))))
         out.append(Let(names["shift"], guarded_max(new)))
         for name, s in zip(self.sum_buffers, row.reductions, strict=True):
             out.append(self.block_reduction(s, lo, extent))
@@ -234,14 +249,16 @@ class OnlineSoftmaxBuilder:
     def block_reduction(self, s: Reduce, lo: Dim, extent: Dim) -> Reduce:
         """Restrict a reduction to a column block, with the running maximum in place of the row's maximum."""
         max_names = {x.name for x in self.row.shifts if isinstance(x, Let)}
-        max_names |= {self.row.max_reduction.name} if s is not self.row.max_reduction else set()
+        max_names |= {self.row.max_reduction.name} if s is not self.scores.reduction else set()
+        shift = Ref(self.dtype, self.names["shift"])
 
         def rule(e: Expr) -> Expr:
             if isinstance(e, Ref) and e.name in max_names:
-                return Ref(e.dtype, self.names["shift"])
+                return shift
             if isinstance(e, Load) and e.buffer in self.row.row_buffers:
-                return Load(e.dtype, e.buffer, tuple(d - lo for d in e.index), e.mask, e.other)
-            return e
+                load = Load(e.dtype, e.buffer, tuple(d - lo for d in e.index), e.mask, e.other)
+                return load * self.scores.factor if e.buffer in self.scores.buffers else load
+            return self.shifted_exp2(e, shift) if self.in_base_2 and isinstance(e, PrimitiveCall) else e
 
         def rebase(stmt: Stmt) -> Block:
             if isinstance(stmt, Store) and stmt.buffer in self.row.row_buffers:
@@ -253,21 +270,30 @@ class OnlineSoftmaxBuilder:
         ranges = tuple(replace(r, lo=lo, hi=lo + extent) for r in reduction.ranges)
         return replace(reduction, ranges=ranges, body=tile.expand_stmts(reduction.body, rebase))
 
+    def shifted_exp2(self, e: PrimitiveCall, shift: Expr) -> Expr:
+        """Return exp(c * x - `shift`) as a power of two, whose shift is in units of ln 2; other calls as they are."""
+        difference = e.operands[0]
+        if e.primitive != "exp" or not isinstance(difference, PrimitiveCall) or difference.operands[-1] != shift:
+            return e
+        x, factor = split_factor(difference.operands[0])
+        return scalar.exp2(scalar.fma(x, self.rounded(factor / LN_2), -shift))
+
     # the results
 
     def finalize(self) -> For:
         """Build the loop over rows that computes results from the state."""
         row = self.row
-        out: list[Stmt] = [*row.prologue]
-        out.append(Let(row.max_reduction.name, self.load_state(self.max_buffer)))
-        out += row.shifts
+        out = [*row.shifts]
         out += [Let(s.name, self.load_state(name)) for name, s in zip(self.sum_buffers, row.reductions, strict=True)]
         out += row.epilogue
         for name, p in zip(self.accumulators, row.weighted_sums, strict=True):
             total = self.load_state(name, *(var(r.var) for r in p.loops))
             result = Let(p.reduction.name, total if p.divisor is None else total / p.divisor)
             out += wrap_in_nest(p.loops, (*p.prologue, result, *p.epilogue))
-        return For(self.row_range, tuple(out))
+        if any(row.max_reduction.name in used_names(s) for s in out):
+            top = self.load_state(self.max_buffer)
+            out = [Let(row.max_reduction.name, top * self.rounded(LN_2) if self.in_base_2 else top), *out]
+        return For(self.row_range, (*row.prologue, *out))
 
     # helpers
 
@@ -275,6 +301,10 @@ class OnlineSoftmaxBuilder:
         """Return True if a reduction of the row stores to `buffer`."""
         sums = (self.row.max_reduction, *self.row.reductions, *(p.reduction for p in self.row.weighted_sums))
         return any(isinstance(s, Store) and s.buffer == buffer for s in tile.walk(sums))
+
+    def rounded(self, value: float) -> Const:
+        """Return a constant of the dtype of the scores."""
+        return const(float(scalar.round_to(value, self.dtype)), self.dtype)
 
     def load_state(self, buffer: str, *at: Dim) -> Load:
         return Load(self.dtype, buffer, (self.row_index, *at))

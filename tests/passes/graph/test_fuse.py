@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.cost.machine import AVX512
+from compiler.cost.machine import AVX512, GPU, Machine
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.structure import Fused
 from compiler.ir.interpret.tile import run_program
@@ -171,11 +171,11 @@ def test_what_nobody_computes_is_concatenated_where_it_is_used() -> None:
     assert kernels(text) == [["cat", "relu"]]
 
 
-def price(between: str) -> float | str:
+def price(between: str, machine: Machine = AVX512) -> float | str:
     """The price in seconds of the pad or concatenation `%p` by itself."""
     graph = parse_graph(convs(between))
     node = next(n for n in graph.nodes if n.name == "p")
-    return GroupSearch(Fuse().for_machine(AVX512), graph, Context()).cost(Group(node, {node}))
+    return GroupSearch(Fuse().for_machine(machine), graph, Context(machine)).cost(Group(node, {node}))
 
 
 def test_the_price_of_putting_values_side_by_side() -> None:
@@ -191,6 +191,17 @@ def test_the_price_of_putting_values_side_by_side() -> None:
         2 * value * byte + launch
     )
     assert price("%b = conv %x, %w {stride=[1], dilation=[1]} %p = cat %a, %b {dim=0}") == 0
+
+
+def test_each_margin_is_a_launch_on_a_gpu() -> None:
+    h100 = GPU()
+    margins = "%p = pad %a {before=[0, 1, 1], after=[0, 2, 1]}"  # above, below, left and right
+    assert price(margins, h100) == pytest.approx(
+        h100.traffic_seconds((35 * 130 - 32 * 128) * 4) + 4 * h100.launch_seconds
+    )
+    assert price("%b = neg %a %c = neg %b %p = cat %b, %x, %a {dim=2}", h100) == pytest.approx(
+        h100.traffic_seconds(2 * 32 * (128 + 130) * 4) + 2 * h100.launch_seconds
+    )
 
 
 POOL = """graph(%x: f32[1, 8, 33, 33], %w: f32[16, 8, 3, 3]) {{ %c = conv %x, %w {{stride=[1, 1], dilation=[1, 1]}}

@@ -129,7 +129,6 @@ def test_parts_of_a_row() -> None:
     }
   }
   for %i_2 in 0..3 {
-    %m_2 = %max[%i_2]
     %t_2 = %t.sum[%i_2]
     for %j_3 in 0..3 {
       %a_2 = %a.sum[%i_2, %j_3]
@@ -273,7 +272,6 @@ def test_rows_of_open_length() -> None:
       }
     }
     for %i_1 in %i.block*8..%i.block*8 + min(-%i.block*8 + n, 8) {
-      %m_1 = %max[-%i.block*8 + %i_1]
       %t_1 = %t.sum[-%i.block*8 + %i_1]
       for %j_2 in 0..3 {
         %a_1 = %a.sum[-%i.block*8 + %i_1, %j_2]
