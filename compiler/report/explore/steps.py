@@ -11,11 +11,12 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.tile.digest import kernel_digest
 from compiler.ir.tile.kernel import Kernel
 from compiler.passes.base import Context
+from compiler.passes.instrument import PassRun
 from compiler.passes.manager import run_passes
 from compiler.report.explore.drawing import DrawingBuilder
 from compiler.report.explore.line_delta import line_delta
 from compiler.report.explore.page_data import PageAlternative, Step, Steps
-from compiler.report.explore.recording import PassRun, Recording
+from compiler.report.explore.recording import Recording
 from compiler.report.explore.rewrites import printed_lines, rewrites_of
 from compiler.runtime.profile import sharing_threads
 

@@ -57,7 +57,7 @@ class Bisection:
         """Return what a finding says, without files."""
         r = finding.rewrite
         where = (r.message, r.node, r.kernel, str(r.loc or "")) if r else ("", "", "", "")
-        stage = f"{finding.stage} of {finding.way.value}" if r else finding.stage
+        stage = f"{finding.cause} of {finding.stage.value}" if r else finding.cause
         return Bisection(
             finding.problem, stage, finding.pass_name, finding.number, finding.total, *where, finding.attempts
         )

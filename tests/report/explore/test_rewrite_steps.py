@@ -13,6 +13,7 @@ from compiler.ir.graph.node import Node
 from compiler.ir.text.ir_text import parse_ir
 from compiler.options import Options
 from compiler.passes.base import Context
+from compiler.passes.instrument import PassRecorder, PassRun
 from compiler.passes.manager import run_pipeline
 from compiler.passes.pattern import Match, RulePass, any_value, rewrite
 from compiler.passes.pipeline_text import parse_pipeline
@@ -20,7 +21,7 @@ from compiler.report.explore import rewrites
 from compiler.report.explore.line_delta import apply_delta
 from compiler.report.explore.origins import OriginTable
 from compiler.report.explore.page_data import Step
-from compiler.report.explore.recording import PassRecorder, PassRun, record
+from compiler.report.explore.recording import record
 from compiler.report.explore.rewrites import printed_lines, rewrites_of
 from compiler.report.explore.steps import steps_of
 from compiler.tools.cli import main
