@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, Any]
+"""NumPy array of any shape and element type."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from compiler.driver.specialization import size_buckets
 from compiler.driver.variant import Plan
 from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
-from compiler.ir.interpret.random_inputs import Array
 from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT
 from compiler.ir.text.ir_text import AnyIR, print_ir
 from compiler.ir.tile.kernel import Kernel

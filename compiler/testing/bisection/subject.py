@@ -14,9 +14,10 @@ from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.driver.specialization import with_dynamic_sizes
 from compiler.errors import TilewrightError
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.graph import interpret
-from compiler.ir.interpret.random_inputs import Array, random_inputs, small_symbol_values
+from compiler.ir.interpret.random_inputs import random_inputs, small_symbol_values
 from compiler.ir.interpret.size_sampling import dynamic_sizes_of, interpreted_statements, sample_sizes
 from compiler.ir.interpret.tile import KernelRunner, run_kernel
 from compiler.ir.symbolic.binding import bind_symbols

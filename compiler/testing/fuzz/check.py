@@ -17,6 +17,7 @@ from compiler.codegen.triton.targets import GPU_TARGETS
 from compiler.driver.compiled_graph import CompiledGraph
 from compiler.driver.specialization import with_dynamic_sizes
 from compiler.errors import DynamicShapeError, TargetError
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.random_inputs import small_symbol_values
 from compiler.ir.interpret.size_sampling import interpreted_statements
@@ -28,8 +29,8 @@ from compiler.ir.torch_types import as_array, as_tensor
 from compiler.ir.verify.graph import verify_graph
 from compiler.options import Options
 from compiler.pipeline import lower_and_schedule
-from compiler.testing.fuzz.inputs import Array, inputs_for
-from compiler.testing.fuzz.op_calls import BUILD_ERRORS, MAX_VALUE_ELEMENTS, numel, result_types
+from compiler.testing.fuzz.inputs import inputs_for
+from compiler.testing.fuzz.op_calls import BUILD_ERRORS, MAX_VALUE_ELEMENTS, numel
 from compiler.testing.fuzz.rounding_oracle import Expectation, Reference
 
 AGGRESSIVE_PASSES = {
@@ -236,7 +237,7 @@ def static_specializations(graph: Graph, seed: int) -> list[Graph]:
         large = graph.specialize(small_symbol_values(graph, TILE_FILLING_SIZES[seed % len(TILE_FILLING_SIZES)]))
     except BUILD_ERRORS:
         return [small]
-    fits = all(numel(t) <= 16 * MAX_VALUE_ELEMENTS for n in large for t in result_types(n))
+    fits = all(numel(t) <= 16 * MAX_VALUE_ELEMENTS for n in large for t in n.result_types)
     return [small, large] if fits else [small]
 
 
