@@ -33,6 +33,15 @@ class FloatFormat:
         return (1 << (self.exponent_bits - 1)) - 1
 
     @property
+    def tiny(self) -> float:
+        """The smallest positive number that is not subnormal."""
+        return 2.0 ** (1 - self.bias)
+
+    def power_code(self, exponent: int) -> int:
+        """Return the code of 2^exponent."""
+        return (exponent + self.bias) << self.mantissa_bits
+
+    @property
     def sign(self) -> int:
         """Code of -0, the sign bit."""
         return 1 << (self.exponent_bits + self.mantissa_bits)
