@@ -287,7 +287,7 @@ def run_sample(
         opaque = sorted({o.operator for g in graphs for o in opaque_operators(g.outputs)})
         is_random = any(opaque_reason(lookup_operator(name)) == RANDOM_REASON for name in opaque if "." in name)
         describe = partial(
-            describe_difference, wide=partial(_float64_result, function, call), values=values and not is_random
+            result_difference, wide=partial(_float64_result, function, call), values=values and not is_random
         )
         if difference := describe(got, expected):
             same = not describe(got, _call_aot_eager(function, call, sampling.dynamic_shapes))
@@ -399,7 +399,7 @@ def _under_dynamo(
         except Exception:
             return untraced
         return failed
-    difference = describe_difference(got, expected, partial(_float64_result, function, call))
+    difference = result_difference(got, expected, partial(_float64_result, function, call))
     return SampleOutcome("failed", difference) if difference else replace(untraced, outcome="dynamo")
 
 
@@ -418,7 +418,7 @@ def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
-def describe_difference(got: Any, expected: Any, wide: Callable[[], Any], values: bool = True) -> str:
+def result_difference(got: Any, expected: Any, wide: Callable[[], Any], values: bool = True) -> str:
     """Describe how `got` differs from `expected`, the results of PyTorch, or return "" if it does not.
 
     Errors are measured against `wide()`, the float64 results or None.  Without `values`, only types are compared.

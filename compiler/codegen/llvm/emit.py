@@ -37,7 +37,7 @@ from compiler.ir.types import boolean, i64
 CarriedValues: TypeAlias = list[str]
 """SSA values of the accumulators that a loop carries."""
 
-LoopBody: TypeAlias = Callable[[ExprEmitter, CarriedValues], CarriedValues]
+BodyEmitter: TypeAlias = Callable[[ExprEmitter, CarriedValues], CarriedValues]
 """Emits one iteration: takes the carried values and returns the updated ones."""
 
 
@@ -195,7 +195,7 @@ class KernelEmitter:
 
     # loops
 
-    def emit_loop(self, r: Range, ev: ExprEmitter, carried: list[tuple[str, str]], body: LoopBody) -> CarriedValues:
+    def emit_loop(self, r: Range, ev: ExprEmitter, carried: list[tuple[str, str]], body: BodyEmitter) -> CarriedValues:
         """Emit a loop over the tiles of `r`, unrolled `r.unroll` times.
 
         `carried` holds the LLVM type and initial value of each carried value; their final values are returned.
@@ -236,7 +236,7 @@ class KernelEmitter:
         return steps(main * unroll, remainder, values, ev.scope) if remainder else values
 
     def emit_dynamic_loop(
-        self, r: Range, ev: ExprEmitter, carried: list[tuple[str, str]], body: LoopBody
+        self, r: Range, ev: ExprEmitter, carried: list[tuple[str, str]], body: BodyEmitter
     ) -> CarriedValues:
         """Emit a loop whose trip count depends on sizes or outer loops and may be 0; its last tile may be partial."""
         trips = substitute(trip_count(r), ev.scope.affine_forms, ev.scope.bounds)

@@ -19,7 +19,7 @@ from compiler.target import Target
 
 
 @dataclass(frozen=True)
-class Recording:
+class RecordedCompilation:
     """Runs of passes over a graph with traced origins; `stages` is None and `error` says why if one failed."""
 
     graph: Graph
@@ -41,7 +41,7 @@ class Recording:
         return runs
 
 
-def record(graph: Graph, options: Options, origins: OriginTable, part: int = 0) -> Recording:
+def record(graph: Graph, options: Options, origins: OriginTable, part: int = 0) -> RecordedCompilation:
     """Run all passes over `graph` as a compilation does, and record them; TargetError for an unknown target.
 
     `origins` takes the nodes of the graph, which is this `part` of a program.
@@ -54,4 +54,4 @@ def record(graph: Graph, options: Options, origins: OriginTable, part: int = 0) 
         stages = lower_and_schedule(traced, options, [recorder], scheduler(target, options))
     except TilewrightError as stopped:
         error = stopped
-    return Recording(traced, target, tuple(recorder.runs), recorder.context, stages, error)
+    return RecordedCompilation(traced, target, tuple(recorder.runs), recorder.context, stages, error)

@@ -107,9 +107,9 @@ class Expectation:
 
 def float_class(array: Array) -> Array:
     """Classify elements: 0 finite, 1 infinity, -1 negative infinity, 2 NaN."""
-    classes = np.zeros(array.shape, np.int8)
-    classes[np.isposinf(array)], classes[np.isneginf(array)], classes[np.isnan(array)] = 1, -1, 2
-    return classes
+    if array.dtype.kind != "f":
+        return np.zeros(array.shape)
+    return np.where(np.isnan(array), 2, np.where(np.isinf(array), np.sign(array), 0))
 
 
 @dataclass(frozen=True)
