@@ -18,7 +18,13 @@ from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, intrinsic
 from compiler.codegen.llvm.debug_info import FIRST_SCOPE, DebugInfo
 from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
 from compiler.codegen.llvm.kernel_module import NEXT_CHUNK, PhaseBody, parallel_module, serial_module
-from compiler.codegen.llvm.primitives import combine_pairwise, emit_binary, emit_dot_instruction, reduce_lanes
+from compiler.codegen.llvm.primitives import (
+    combine_pairwise,
+    emit_binary,
+    emit_dot_instruction,
+    reduce_lanes,
+    splat_constant,
+)
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
@@ -391,7 +397,7 @@ class KernelEmitter:
         reduced_lane = lane if lane and lane.var in reduced else None
         ty = llvm_type(dtype, lanes)
         identity = literal(IDENTITIES[stmt.op](dtype), dtype)
-        start = f"splat ({llvm_type(dtype)} {identity})" if lanes else identity
+        start = splat_constant(identity, dtype, lanes)
 
         def nest(ranges: tuple[Range, ...], inner: ExprEmitter, values: CarriedValues) -> CarriedValues:
             if ranges:

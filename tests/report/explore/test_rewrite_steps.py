@@ -18,7 +18,7 @@ from compiler.passes.manager import run_pipeline
 from compiler.passes.pattern import Match, RulePass, any_value, rewrite
 from compiler.passes.pipeline_text import parse_pipeline
 from compiler.report.explore import rewrites
-from compiler.report.explore.line_delta import apply_delta
+from compiler.report.explore.line_delta import Hunk
 from compiler.report.explore.origins import OriginTable
 from compiler.report.explore.page_data import PageStep
 from compiler.report.explore.recording import record
@@ -40,6 +40,15 @@ GRAPH = """graph @g(%x: f32[8, 16], %w: f32[16, 16]) {
   return %y, %c
 }"""
 PASSES = "canonicalize,cse,fuse"
+
+
+def apply_delta(old: list[str], delta: list[Hunk]) -> list[str]:
+    """Return the new text of a delta."""
+    new, position = list[str](), 0
+    for start, removed, added in delta:
+        new += [*old[position:start], *added]
+        position = start + removed
+    return [*new, *old[position:]]
 
 
 def steps_with_texts(runs: tuple[PassRun, ...], context: Context) -> Iterator[tuple[PageStep, int, str]]:
