@@ -21,11 +21,11 @@ import compiler
 import compiler.ir.ops
 from compiler.api import Model, as_exported_program
 from compiler.cost.machine import Machine
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.structure import Composite, ConstantLinear, Fused, Recurrence, Reduction, Scan
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.interpret.random_inputs import (
-    Array,
     random_inputs,
     random_limit_array,
     small_symbol_values,

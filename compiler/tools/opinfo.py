@@ -151,7 +151,8 @@ def operators(names: Sequence[str] = (), dtype: torch.dtype = torch.float32, dev
         raise TilewrightError(f"torch's samples need the package {missing.name}: pip install {missing.name}") from None
     if unknown := sorted(set(names) - {o.name for o in op_db}):
         raise TilewrightError(f"torch has no samples for {', '.join(unknown)}")
-    return [o for o in op_db if (not names or o.name in names) and dtype in o.supported_dtypes(device)]
+    infos: list[Any] = op_db
+    return [o for o in infos if (not names or o.name in names) and dtype in o.supported_dtypes(device)]
 
 
 def full_name(info: Any) -> str:
