@@ -18,13 +18,13 @@ from compiler.passes.manager import run_pipeline
 from compiler.passes.pattern import Match, RulePass, any_value, rewrite
 from compiler.passes.pipeline_text import parse_pipeline
 from compiler.report.explore import rewrites
-from compiler.report.explore.line_delta import Hunk
 from compiler.report.explore.origins import OriginTable
 from compiler.report.explore.page_data import PageStep
 from compiler.report.explore.recording import record
 from compiler.report.explore.rewrites import printed_lines, rewrites_of
 from compiler.report.explore.steps import steps_of
 from compiler.tools.cli import main
+from tests.report.explore.pages import apply_delta
 
 GRAPH = """graph @g(%x: f32[8, 16], %w: f32[16, 16]) {
   %a: f32[8, 16] = neg %x
@@ -40,15 +40,6 @@ GRAPH = """graph @g(%x: f32[8, 16], %w: f32[16, 16]) {
   return %y, %c
 }"""
 PASSES = "canonicalize,cse,fuse"
-
-
-def apply_delta(old: list[str], delta: list[Hunk]) -> list[str]:
-    """Return the new text of a delta."""
-    new, position = list[str](), 0
-    for start, removed, added in delta:
-        new += [*old[position:start], *added]
-        position = start + removed
-    return [*new, *old[position:]]
 
 
 def steps_with_texts(runs: tuple[PassRun, ...], context: Context) -> Iterator[tuple[PageStep, int, str]]:
