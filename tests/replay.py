@@ -35,11 +35,10 @@ from benchmarks.networks import NETWORKS
 from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.triton.emit import emit_triton
+from compiler.driver.specialization import with_dynamic_sizes
 from compiler.errors import TilewrightError
 from compiler.frontend.export import import_module
 from compiler.ir.graph.graph import Graph
-from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, choose_size_hint
-from compiler.ir.symbolic.index_expr import dynamic_size
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.ir_text import AnyIR, print_ir
@@ -54,8 +53,6 @@ from compiler.testing.fuzz import random_graph, read_case
 ROOT = Path(__file__).parent.parent
 TARGETS = ("x86-64-v4", "x86-64-v3", "aarch64")
 SEEDS = range(200)
-LARGEST = 4096
-"""Upper bound of dynamic sizes, as the driver's first bucket has it."""
 
 DYNAMIC = (
     "linear 256-1024",
@@ -152,8 +149,7 @@ def replay(name: str) -> dict[str, list[Section]]:
             graph = corpus()[name]()
     except Exception as error:
         return {"imported": [(f"fails: {error}", type(error).__name__)]}
-    opened = {s: dynamic_size(s, 0, LARGEST, choose_size_hint(0, LARGEST, 0, DEFAULT_SIZE_HINT)) for s in graph.symbols}
-    graph = graph.specialize(opened) if opened else graph
+    graph = with_dynamic_sizes(graph)
     made = {t: [("imported", print_graph(graph)), *attempt(on_cpu(graph, t))] for t in TARGETS}
     return made | {"triton": list(attempt(on_gpu(graph)))}
 

@@ -57,7 +57,7 @@ def test_options_replace_pipelines() -> None:
     options = Options(target="x86-64-v3", cache="", graph_passes="fuse{enabled=false}", tile_passes="collapse")
     s = lower_and_schedule(GRAPH, options, [timing])
     assert kernel_count(s.fused) == 3
-    assert [row[0] for row in timing.rows] == ["fuse", "collapse", "collapse", "collapse"]  # each kernel by itself
+    assert [r.pass_.name for r in timing.runs] == ["fuse", "collapse", "collapse", "collapse"]  # each kernel by itself
 
 
 def test_option_disables_winograd() -> None:
@@ -68,7 +68,7 @@ def test_option_disables_winograd() -> None:
         timing = PassTiming()
         options = Options(target="x86-64-v4", cache="", winograd=enabled, tile_passes="collapse")
         lower_and_schedule(graph, options, [timing])
-        assert ("winograd" in [row[0] for row in timing.rows]) == enabled
+        assert ("winograd" in [r.pass_.name for r in timing.runs]) == enabled
 
 
 class Sink:

@@ -62,7 +62,7 @@ class KernelEstimate:
 
     def __init__(self, kernel: Kernel, machine: Machine, shared_memory: Mapping[str, str] | None = None) -> None:
         accesses = Accesses(with_unique_names(kernel))
-        cost = KernelTime(accesses, machine).block(accesses.kernel.body, {})
+        cost = KernelCycles(accesses, machine).block(accesses.kernel.body, {})
         self.machine, self.computation = machine, cost.straight.cycles_alone(machine) + cost.loop_cycles
         self.traffic = CacheTraffic(accesses, machine, shared_memory)
         self.code_bytes = code_lines(accesses.kernel.body, machine) * CACHE_LINE_BYTES
@@ -86,7 +86,7 @@ class KernelEstimate:
         return self.code_bytes / CACHE_LINE_BYTES * sum(waits)
 
 
-class KernelTime:
+class KernelCycles:
     """Cycles of the statements of a kernel whose data are in the first-level cache."""
 
     def __init__(self, accesses: Accesses, machine: Machine) -> None:

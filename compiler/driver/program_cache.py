@@ -25,6 +25,7 @@ import torch
 
 import compiler
 from compiler.codegen.llvm.targets import CPUTarget
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData, LazyConstant
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import OPS
@@ -36,7 +37,7 @@ from compiler.options import Options
 from compiler.passes.base import PASSES, declaring_module
 from compiler.runtime.build import Build
 from compiler.runtime.cache import Buffer, ObjectCache, object_cache_for, object_key, source_hash
-from compiler.runtime.constants import Array, keep_packed, pack_once, unpack
+from compiler.runtime.constants import keep_packed, pack_once, unpack
 from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.memory import align_up
 from compiler.runtime.prefaulted_arena import PrefaultedArena

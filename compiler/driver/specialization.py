@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from compiler.driver.variant import CompiledVariant, Plan, SizeRanges, compile_plan, compile_time_gc_settings
 from compiler.ir.graph.graph import Graph
-from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, SMALL_SIZE_HINT
+from compiler.ir.interpret.size_sampling import dynamic_sizes_of
+from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, SMALL_SIZE_HINT, choose_size_hint
+from compiler.ir.symbolic.index_expr import dynamic_size
 from compiler.options import Options
 
 SIZE_BUCKETS = (4096, 32768)
@@ -51,6 +53,14 @@ def bucket_of(size: int, low: int, high: int) -> tuple[int, int]:
 def size_buckets(sizes: Mapping[str, int], bounds: SizeRanges) -> dict[str, tuple[int, int]]:
     """Return the range of each size that shares code with its value; `bounds` are the inclusive ranges of the model."""
     return {name: bucket_of(n, *bounds.get(name, (0, MAX_SIZE))) for name, n in sizes.items()}
+
+
+def with_dynamic_sizes(graph: Graph, default_hint: int = DEFAULT_SIZE_HINT) -> Graph:
+    """Return the graph with a dynamic size of the first bucket in place of each symbol that has no range yet."""
+    declared = {s.name for s in dynamic_sizes_of(graph)}
+    hint = choose_size_hint(0, SIZE_BUCKETS[0], 0, default_hint)
+    sizes = {s: dynamic_size(s, 0, SIZE_BUCKETS[0], hint) for s in graph.symbols - declared}
+    return graph.specialize(sizes) if sizes else graph
 
 
 @compile_time_gc_settings()

@@ -51,11 +51,7 @@ def _masked_scores(
 
 def _score_positions(scores: Node) -> list[Node]:
     """Return batch, head, query and key number of every score, each i64 along its own dimension."""
-    rank = scores.type.rank
-    return [
-        ops.reshape(ops.iota(size=d), shape=tuple(d if j == k else 1 for j in range(rank)))
-        for k, d in enumerate(scores.shape)
-    ]
+    return [ops.iota_along(scores.shape, k) for k in range(scores.type.rank)]
 
 
 def _to_base_2(x: Node) -> Node:

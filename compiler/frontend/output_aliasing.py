@@ -106,9 +106,8 @@ def _view_offset(
 def _looked_up_offset(view: Node, argument: Node, strides: Sequence[Dim], offset: Dim) -> Node:
     """Return the offset of the first element of `view`: what `view` makes of the offsets of all elements; 0 if it is empty."""
     offsets = as_node(offset, i64)
-    for d, (n, stride) in enumerate(zip(argument.shape, strides, strict=True)):
-        along = ops.mul(ops.iota(size=n), as_node(stride, i64))
-        offsets = ops.add(offsets, ops.reshape(along, shape=[n if k == d else 1 for k in range(argument.type.rank)]))
+    for d, stride in enumerate(strides):
+        offsets = ops.add(offsets, ops.mul(ops.iota_along(argument.shape, d), as_node(stride, i64)))
 
     def moved(n: Node) -> Node:
         if n is argument:

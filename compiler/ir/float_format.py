@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, Any]
+"""NumPy array of any shape and element type."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,15 @@ class FloatFormat:
     @property
     def bias(self) -> int:
         return (1 << (self.exponent_bits - 1)) - 1
+
+    @property
+    def tiny(self) -> float:
+        """The smallest positive number that is not subnormal."""
+        return 2.0 ** (1 - self.bias)
+
+    def power_code(self, exponent: int) -> int:
+        """Return the code of 2^exponent."""
+        return (exponent + self.bias) << self.mantissa_bits
 
     @property
     def sign(self) -> int:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from compiler.errors import TypeRuleError, VerifyError
+from compiler.ir.float_format import Array
 from compiler.ir.types import DTYPES, DType, TensorType
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 TORCH_DTYPES: Mapping[DType, torch.dtype] = {d: getattr(torch, d.torch_name or d.numpy.name) for d in DTYPES.values()}
 

@@ -113,9 +113,8 @@ class ProgramLowering:
 
     def allocate_results(self, n: Node, name: str) -> tuple[str, ...]:
         """Declare and return the buffers of the results of a node: its own, its destinations, or those of its hosts."""
-        types = n.result_type if isinstance(n.result_type, tuple) else (n.result_type,)
         buffers = []
-        for k, t in enumerate(types):
+        for k, t in enumerate(n.result_types):
             result = self.result_node(n, k)
             buffer = name if not isinstance(n.result_type, tuple) else f"{name}.{k}"
             buffer = self.destinations.get(result, buffer)
@@ -163,7 +162,7 @@ class ProgramLowering:
         self, n: Node, name: str, build_kernel: Callable[[], Kernel], operands: Sequence[Node], key: Hashable
     ) -> None:
         """Launch the kernel with this `key` and these operand and result types; build it if there is none yet."""
-        count = len(n.result_type) if isinstance(n.result_type, tuple) else 1
+        count = len(n.result_types)
         values = [*operands, *(self.result_node(n, k) for k in range(count))]
         types = [self.stored_type(v) if not isinstance(v.result_type, tuple) else None for v in values]
         constants = tuple(self.buffer_of(o) in self.constants for o in operands)

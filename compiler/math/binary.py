@@ -9,51 +9,29 @@ that integer in two's complement (Muller, "Elementary Functions", 3rd ed., 11.1)
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from compiler.ir.float_format import FloatFormat
 from compiler.ir.scalar import Expr, Number, fma, where
-from compiler.ir.types import DType, f32, f64, i32, i64
+from compiler.ir.types import f32, f64, i32, i64
 
 INF = math.inf
 NAN = math.nan
 
 
-@dataclass(frozen=True)
-class FloatFormat:
-    """Binary format of IEEE 754: integer dtype of the same width, number of fraction bits, and exponent bias."""
-
-    integer_dtype: DType
-    fraction_bits: int
-    bias: int
-
-    @property
-    def magic(self) -> float:
-        """Constant whose addition rounds a small number to an integer (M in the module's docstring)."""
-        return 1.5 * 2.0**self.fraction_bits
-
-    @property
-    def tiny(self) -> float:
-        """Smallest positive normal number."""
-        return 2.0 ** (1 - self.bias)
-
-    def exponent_bits(self, exponent: int) -> int:
-        """Return the bits of 2^exponent."""
-        return (exponent + self.bias) << self.fraction_bits
-
-    @property
-    def sign_bit(self) -> int:
-        """Integer with only the sign bit set."""
-        return -1 << (self.integer_dtype.bits - 1)
-
-
-FLOAT_FORMATS = {f32: FloatFormat(i32, 23, 127), f64: FloatFormat(i64, 52, 1023)}
+INTEGERS = {f32: i32, f64: i64}
+"""Integers of the same width, which hold the bits of a float."""
 
 
 def format_of(x: Expr) -> FloatFormat:
     """Return the format of `x`; raises TypeError unless it is f32 or f64."""
-    if x.dtype not in FLOAT_FORMATS:
+    if x.dtype not in INTEGERS:
         raise TypeError(f"elementary functions expand in f32 and f64, not in {x.dtype}; cast the argument first")
-    return FLOAT_FORMATS[x.dtype]
+    return x.dtype.float_format
+
+
+def bits_of(x: Expr) -> Expr:
+    """Return the bits of `x` as an integer."""
+    return x.bitcast(INTEGERS[x.dtype])
 
 
 def min_keeping_nan(x: Expr, bound: Number) -> Expr:
@@ -71,17 +49,16 @@ def scaled_integer(x: Expr, scale: Expr | Number, offset: int = 0) -> tuple[Expr
 
     For |n| + |offset| < 2^(fraction bits - 1).  2 operations.  Only the product is rounded, so n is off by one only near ties.
     """
-    form = format_of(x)
-    magic = form.magic + offset
+    magic = 1.5 * 2.0 ** format_of(x).mantissa_bits + offset  # M in the module's docstring
     shifted = x + magic if isinstance(scale, int) and scale == 1 else fma(x, scale, magic)
-    return shifted - magic, shifted.bitcast(form.integer_dtype)
+    return shifted - magic, bits_of(shifted)
 
 
 def scaled_power(x: Expr, scale: Number, extra: int = 0) -> tuple[Expr, Expr]:
     """Return n = round(scale x) and 2^(n + extra), which must be a normal number.  3 operations."""
     form = format_of(x)
     n, bits = scaled_integer(x, scale, form.bias + extra)
-    return n, (bits << form.fraction_bits).bitcast(x.dtype)
+    return n, (bits << form.mantissa_bits).bitcast(x.dtype)
 
 
 def scaled_power_factors(x: Expr, scale: Number) -> tuple[Expr, Expr, Expr]:
@@ -92,7 +69,7 @@ def scaled_power_factors(x: Expr, scale: Number) -> tuple[Expr, Expr, Expr]:
     """
     form = format_of(x)
     n, bits = scaled_integer(x, scale, 2 * form.bias)
-    mask = form.exponent_bits(form.bias + 1)  # all bits of the exponent
-    lower = (bits << (form.fraction_bits - 1)) & mask  # 2^floor(n/2)
-    upper = (bits << form.fraction_bits) - lower
+    mask = form.power_code(form.bias + 1)  # all bits of the exponent
+    lower = (bits << (form.mantissa_bits - 1)) & mask  # 2^floor(n/2)
+    upper = (bits << form.mantissa_bits) - lower
     return n, lower.bitcast(x.dtype), upper.bitcast(x.dtype)

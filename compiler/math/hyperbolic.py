@@ -9,7 +9,7 @@ from __future__ import annotations
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, absolute, copysign, fma, where
 from compiler.ir.types import f32, f64
-from compiler.math.binary import format_of, min_keeping_nan, scaled_power
+from compiler.math.binary import bits_of, format_of, min_keeping_nan, scaled_power
 from compiler.math.exponential import LOG2_E, minus_multiple_of_ln2
 
 TANH_BOUND = {f32: 9.1, f64: 20.0}  # tanh rounds to 1 from here on
@@ -72,7 +72,7 @@ def _sinh_cosh_terms(a: Expr) -> tuple[Expr, Expr, Expr, Expr]:
     form = format_of(a)
     a = min_keeping_nan(a, OVERFLOW_BOUND[a.dtype])
     n, power = scaled_power(a, LOG2_E, extra=-2)
-    inverse_bits = 2 * form.exponent_bits(-2) - power.bitcast(form.integer_dtype)
+    inverse_bits = 2 * form.power_code(-2) - bits_of(power)
     inverse = where(inverse_bits < 0, 0, inverse_bits).bitcast(a.dtype)  # negligible long before it becomes 0
     r = minus_multiple_of_ln2(a, n)
     square = r * r

@@ -10,7 +10,7 @@ from __future__ import annotations
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, const, copysign, fma, where
 from compiler.ir.types import f32, f64
-from compiler.math.binary import INF, NAN, format_of
+from compiler.math.binary import INF, NAN, bits_of, format_of
 from compiler.math.exponential import LOG2_E
 
 LN2 = 0.6931471805599453  # the errors of its float and double are a sixteenth and a fifth of an ulp
@@ -34,18 +34,18 @@ LOG = {
 def split_exponent(x: Expr) -> tuple[Expr, Expr]:
     """Return the integer e of a normal x = 2^e m, m in [sqrt(1/2), sqrt(2)), and e << fraction bits.  3 operations."""
     form = format_of(x)
-    e = (x.bitcast(form.integer_dtype) - SQRT_HALF_BITS[x.dtype]) >> form.fraction_bits
-    return e, e << form.fraction_bits
+    e = (bits_of(x) - SQRT_HALF_BITS[x.dtype]) >> form.mantissa_bits
+    return e, e << form.mantissa_bits
 
 
 def exponent_and_fraction(x: Expr) -> tuple[Expr, Expr]:
     """Return e (as a float) and f of x = 2^e (1 + f), for finite x > 0.  10 operations."""
     form = format_of(x)
     denormal = x < form.tiny
-    x = where(denormal, x * 2.0**form.fraction_bits, x)
+    x = where(denormal, x * 2.0**form.mantissa_bits, x)
     e, e_bits = split_exponent(x)
-    m = (x.bitcast(form.integer_dtype) - e_bits).bitcast(x.dtype)
-    return e.to(x.dtype) - where(denormal, const(form.fraction_bits, x.dtype), 0), m - 1
+    m = (bits_of(x) - e_bits).bitcast(x.dtype)
+    return e.to(x.dtype) - where(denormal, const(form.mantissa_bits, x.dtype), 0), m - 1
 
 
 def log_near_1(f: Expr) -> Expr:
@@ -87,8 +87,8 @@ def log1p(x: Expr) -> Expr:
     form = format_of(x)
     u = 1 + x
     e, e_bits = split_exponent(u)
-    scaled = (x.bitcast(form.integer_dtype) - e_bits).bitcast(x.dtype)  # x itself if e = 0, else not denormal
-    twice = (form.exponent_bits(1) - e_bits).bitcast(x.dtype)
+    scaled = (bits_of(x) - e_bits).bitcast(x.dtype)  # x itself if e = 0, else not denormal
+    twice = (form.power_code(1) - e_bits).bitcast(x.dtype)
     f = scaled + fma(twice, 0.5, -1.0)
     y = fma(e.to(x.dtype), LN2, log_near_1(f))
     return with_special_cases(u, copysign(y, x))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, absolute, fma, where
 from compiler.ir.types import f32, f64
-from compiler.math.binary import format_of
+from compiler.math.binary import bits_of, format_of
 from compiler.math.reduction import reduce_by_half_pi
 
 SIN = {
@@ -53,8 +53,7 @@ def _negate_if(y: Expr, sign: Expr) -> Expr:
 
 def _sign(x: Expr) -> Expr:
     """Return the sign bit of `x`; all other bits are 0."""
-    form = format_of(x)
-    return x.bitcast(form.integer_dtype) & form.sign_bit
+    return bits_of(x) & -format_of(x).sign
 
 
 def _is_odd(quadrant: Expr) -> Expr:

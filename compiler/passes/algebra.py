@@ -95,15 +95,7 @@ def _simplify_cast(e: PrimitiveCall, args: tuple[Expr, ...]) -> Expr | None:
 
 def can_represent(wide: DType, narrow: DType) -> bool:
     """Return True if every value of `narrow` survives a cast to `wide` and back."""
-    if narrow in (wide, boolean):
-        return True
-    if wide.is_float and narrow.is_float:
-        return wide.float_format.includes(narrow.float_format)
-    if wide.is_float:
-        return narrow.bits + (narrow.kind == "uint") <= wide.float_format.precision
-    if wide.kind == narrow.kind:
-        return wide.bits >= narrow.bits
-    return wide.kind == "int" and narrow.kind == "uint" and wide.bits > narrow.bits
+    return narrow in (wide, boolean) or wide.includes(narrow)
 
 
 SIMPLIFICATIONS: Mapping[str, SimplificationRule] = {

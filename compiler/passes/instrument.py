@@ -1,10 +1,10 @@
-"""Pass instruments: timing, IR printing and verification."""
+"""Pass instruments: recording, timing, IR printing and verification."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TextIO, TypeAlias
 
 from compiler.errors import PassError, VerifyError
@@ -15,9 +15,10 @@ from compiler.ir.tile.program import Program, walk_steps
 from compiler.ir.verify.graph import verify_graph
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.ir.verify.program import verify_program
-from compiler.passes.base import Context, Pass
+from compiler.passes.base import Alternative, Context, Pass
 from compiler.passes.manager import PassInstrument
 from compiler.passes.pipeline_text import require_passes
+from compiler.passes.remark import Remark
 
 AnyPass: TypeAlias = Pass[Any]
 
@@ -29,18 +30,48 @@ def ir_size(ir: AnyIR) -> int:
     return len(ir.nodes) if isinstance(ir, Graph) else sum(1 for _ in walk(ir.body))
 
 
-@dataclass
-class PassTiming(PassInstrument):
-    """Record (pass, CPU seconds, size before, size after) for every pass run."""
+@dataclass(frozen=True)
+class PassRun:
+    """One run of a pass: its input and result (None if it failed), the alternatives that it proposed, and its rewrites.
 
-    rows: list[tuple[str, float, int, int]] = field(default_factory=list)
+    `made` is the number of rewrites that earlier runs made.
+    """
+
+    pass_: AnyPass
+    before: AnyIR
+    after: AnyIR | None = None
+    seconds: float = 0.0
+    alternatives: tuple[Alternative, ...] = ()
+    rewrites: tuple[Remark, ...] = ()
+    made: int = 0
+
+
+@dataclass
+class PassRecorder(PassInstrument):
+    """Record every run of a pass, in order."""
+
+    runs: list[PassRun] = field(default_factory=list)
+    context: Context = field(default_factory=Context)
+    _proposed: int = 0
+
+    def before_pass(self, pass_: AnyPass, ir: AnyIR, context: Context) -> None:
+        self.context, self._proposed = context, len(context.alternatives)
+        self.runs.append(PassRun(pass_, ir, made=len(context.rewrites)))
 
     def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
-        self.rows.append((pass_.name, seconds, ir_size(old), ir_size(new)))
+        run, alternatives = self.runs[-1], tuple(context.alternatives[self._proposed :])
+        rewrites = tuple(context.rewrites[run.made :])
+        self.runs[-1] = replace(run, after=new, seconds=seconds, alternatives=alternatives, rewrites=rewrites)
+
+
+class PassTiming(PassRecorder):
+    """Table of the runs of passes: CPU time, and the size of the IR before and after."""
 
     def __str__(self) -> str:
         lines = [f"{'ms':>9}  {'size':>6} -> {'size':<6}  pass"]
-        lines += [f"{seconds * 1e3:9.2f}  {old:6} -> {new:<6}  {name}" for name, seconds, old, new in self.rows]
+        for r in self.runs:
+            size = ir_size(r.after or r.before)
+            lines.append(f"{r.seconds * 1e3:9.2f}  {ir_size(r.before):6} -> {size:<6}  {r.pass_.name}")
         return "\n".join(lines)
 
 

@@ -25,8 +25,13 @@ class Remark:
     kernel: str = ""
     lost: float = 0.0
 
+    @property
+    def subject(self) -> str:
+        """The node or kernel that it is about, as in `%x` or `@add_1`; "" for neither."""
+        return f"%{self.node}" if self.node else f"@{self.kernel}" if self.kernel else ""
+
     def __str__(self) -> str:
-        about = f" (%{self.node})" if self.node else f" (@{self.kernel})" if self.kernel else ""
+        about = f" ({self.subject})" if self.subject else ""
         lost = f", {format_seconds(self.lost)} lost" if self.lost else ""
         return f"{f'{self.loc}: ' if self.loc else ''}{self.kind} {self.pass_}: {self.message}{lost}{about}"
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from compiler.errors import PassError, TilewrightError, VerifyError
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.graph import interpret
-from compiler.ir.interpret.random_inputs import Array, random_inputs, small_symbol_values
+from compiler.ir.interpret.random_inputs import random_inputs, small_symbol_values
 from compiler.ir.interpret.size_sampling import SizeValues, interpreted_statements, sample_sizes
 from compiler.ir.interpret.tile import KernelRunner, pack_elements, poisoned_array, run_kernel, run_program
 from compiler.ir.text.ir_text import AnyIR

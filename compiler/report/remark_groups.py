@@ -27,12 +27,6 @@ class RemarkGroup:
     kernel_seconds: float
     loc: Loc | None
 
-    @property
-    def subject(self) -> str:
-        """The node or kernel that the first remark is about."""
-        r = self.first
-        return f"%{r.node}" if r.node else f"@{r.kernel}" if r.kernel else ""
-
 
 def group_remarks(
     remarks: Iterable[Remark],

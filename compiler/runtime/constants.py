@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from compiler.errors import VerifyError
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData, LazyConstant
 from compiler.ir.types import Layout, PhysicalDim, TensorType
 from compiler.runtime.memory import ALIGNMENT
 from compiler.runtime.prefaulted_arena import PrefaultedArena
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 _PACKED: WeakKeyDictionary[ConstantData, dict[TensorType, Array]] = WeakKeyDictionary()
 """Packed copies of each constant by type, shared by all programs: one graph may be compiled for many sizes."""

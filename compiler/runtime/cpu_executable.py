@@ -15,6 +15,7 @@ from compiler.codegen.llvm import program_entry as entry
 from compiler.codegen.llvm.program_entry import with_marks
 from compiler.codegen.llvm.targets import CPUTarget, host_target
 from compiler.errors import ArgumentError
+from compiler.ir.float_format import Array
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import BoundsCheck
@@ -25,7 +26,7 @@ from compiler.options import Options
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache, object_cache_for
 from compiler.runtime.call_stub import EagerSegment
-from compiler.runtime.constants import Array, pack_once
+from compiler.runtime.constants import pack_once
 from compiler.runtime.executable import Executable, split_segments
 from compiler.runtime.loader import Library, link_objects
 from compiler.runtime.native_call_stub import POOL_THRESHOLD, NativeCallStub, NativeSegment

@@ -124,9 +124,7 @@ def eager_function(node: Node, attrs: Mapping[str, Any], users: Collection[Node]
 
     PyTorch may give a result that none of `users` reads another shape than it infers.
     """
-    results: tuple[TensorType | None, ...] = (
-        (node.type,) if not isinstance(node.result_type, tuple) else node.result_type
-    )
+    results: tuple[TensorType | None, ...] = node.result_types
     if len(results) > 1:
         read = {u.attrs["index"] for u in users}
         results = tuple(t if k in read else None for k, t in enumerate(results))

@@ -12,7 +12,6 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
 from itertools import pairwise
 
 import numpy as np
@@ -24,7 +23,7 @@ from compiler.codegen.llvm.targets import host_target
 from compiler.ir.tile.program import execution_counts
 from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.executable import Executable
-from compiler.runtime.loader import link_objects, symbol_address
+from compiler.runtime.loader import host_module, link_objects, symbol_address
 from compiler.runtime.threads import kernel_functions, machine
 from compiler.runtime.timeline import segment_runs
 
@@ -48,7 +47,8 @@ def count_events(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int) 
         if not counters or not isinstance(exe, CPUExecutable):
             return [{}] * steps
         segments, functions = segment_runs(exe.program), {"read": symbol_address(ctypes.CDLL(None), "read")}
-        library = link_objects([counters_object()], ["counters", MARK], {**kernel_functions(), **functions})
+        code = emit_object(host_module("hardware_counters"), host_target())
+        library = link_objects([code], ["counters", MARK], {**kernel_functions(), **functions})
         marked = exe.with_marks(ctypes.CFUNCTYPE(None)(library[MARK]), {MARK: library[MARK]})
         table, numbers = (ctypes.c_int64 * 3).from_address(library["counters"]), np.array(counters, np.int32)
         values = np.zeros(
@@ -84,10 +84,3 @@ def open_counter(kind: int, number: int, thread: int) -> int:
     values = kind, ATTRIBUTE_BYTES, number, 0, 0, 0, USER_MODE_ONLY
     attributes = struct.pack("IIQQQQQ", *values).ljust(ATTRIBUTE_BYTES, b"\0")
     return int(ctypes.CDLL(None).syscall(CALL_NUMBERS[machine()], attributes, thread, -1, -1, 0))
-
-
-def counters_object() -> bytes:
-    """Return the object file of the function that reads counters."""
-    text = files("compiler.runtime").joinpath("hardware_counters.ll").read_text()
-    target = host_target()
-    return emit_object(f'target triple = "{target.triple}"\n{text}', target)

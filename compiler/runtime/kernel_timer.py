@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from compiler.codegen.llvm.targets import CPUTarget
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import to_storage
-from compiler.ir.interpret.random_inputs import Array
 from compiler.ir.tile.kernel import Kernel, Param, dim_hint
 from compiler.runtime.constants import aligned_empty
 from compiler.runtime.native_kernel import KernelLinker, RunKernel, kernel_frame

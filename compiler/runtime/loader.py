@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import count
+from pathlib import Path
 from types import MappingProxyType
 
 import llvmlite.binding as llvm
@@ -19,6 +20,12 @@ LIBM = tuple(f + suffix for f in ("fma", "fmod", "floor", "ceil", "trunc", "rint
              for suffix in ("", "f"))  # fmt: skip
 LIBGCC = ("__extendhfsf2", "__truncsfhf2", "__truncdfhf2")
 """Functions that LLVM calls for operations without an instruction on the target: of LIBC, LIBM and LIBGCC."""
+
+
+def host_module(*files: str) -> str:
+    """Return LLVM IR files of this folder as the beginning of one module for this machine."""
+    texts = (Path(__file__).with_name(f"{name}.ll").read_text(encoding="utf-8") for name in files)
+    return "".join([f'target triple = "{host_target().triple}"\n', *texts])
 
 
 class Library:

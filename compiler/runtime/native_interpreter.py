@@ -11,6 +11,7 @@ from compiler.codegen.llvm.call_frame import STATUS
 from compiler.codegen.llvm.targets import host_target
 from compiler.errors import VerifyError
 from compiler.ir import scalar
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import to_storage
 from compiler.ir.interpret.arrays import to_interpreter_array
 from compiler.ir.interpret.tile import all_sizes
@@ -19,7 +20,7 @@ from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.types import DType
 from compiler.math.expansions import EXPANSIONS, expand
-from compiler.runtime.constants import Array, aligned_empty
+from compiler.runtime.constants import aligned_empty
 from compiler.runtime.native_kernel import KernelLinker, kernel_frame
 from compiler.transforms.unschedule import unscheduled
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from compiler.codegen.llvm.call_frame import FIRST_SLOT, STATUS, THREADS
 from compiler.codegen.llvm.targets import CPUTarget
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import to_storage
 from compiler.ir.interpret.arrays import to_interpreter_array
-from compiler.ir.interpret.random_inputs import Array
 from compiler.ir.interpret.tile import pack_elements, poisoned_array
 from compiler.ir.tile.kernel import Kernel, Param
 from compiler.ir.types import TensorType

@@ -6,7 +6,6 @@ import ctypes
 import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 from compiler.runtime.loader import symbol_address
@@ -29,7 +28,7 @@ define internal void @stop_lending() { ret void }
 
 def openmp_workers() -> str:
     """Return the LLVM IR that lets OpenMP's workers take part in calls, if they can."""
-    return files("compiler.runtime").joinpath("openmp_workers.ll").read_text() if openmp_functions() else NO_OPENMP
+    return Path(__file__).with_name("openmp_workers.ll").read_text("utf-8") if openmp_functions() else NO_OPENMP
 
 
 @cache

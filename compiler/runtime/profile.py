@@ -71,13 +71,6 @@ def timeline_recorder(exe: Executable) -> Callable[[Sequence[torch.Tensor]], Tim
     return GPUTimelineRecorder(exe) if isinstance(exe, GPUExecutable) else TimelineRecorder(exe)
 
 
-def profile_steps(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int = 20) -> list[StepProfile]:
-    """Call the program `repeats` times, and return the profile of each step; ArgumentError as for a call."""
-    record = timeline_recorder(exe)
-    record(inputs)
-    return step_profiles(exe, [record(inputs) for _ in range(repeats)])
-
-
 def step_profiles(exe: Executable, timelines: Sequence[Timeline]) -> list[StepProfile]:
     """Return the profile of each step from the timelines of several calls."""
     rows = list(execution_counts(exe.program.steps))

@@ -18,7 +18,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib.resources import files
 
 import torch
 
@@ -27,7 +26,7 @@ from compiler.codegen.llvm.targets import host_target
 from compiler.options import Options
 from compiler.runtime.cache import object_cache_for, object_key
 from compiler.runtime.cpu_limits import available_cpus
-from compiler.runtime.loader import link_objects, symbol_address
+from compiler.runtime.loader import host_module, link_objects, symbol_address
 from compiler.runtime.openmp import openmp_functions, openmp_workers
 
 MAX_THREADS = 255
@@ -227,12 +226,9 @@ def machine() -> str:
 
 def team_object(clock: str, openmp: str) -> bytes:
     """Return the object file of the team's functions; `clock` (see `CLOCKS`) and `openmp` are LLVM IR text."""
-    protocol, history = (
-        files("compiler.runtime").joinpath(f"{name}.ll").read_text() for name in ("thread_team", "call_history")
-    )
     sleep = FUTEX.format(number=FUTEX_NUMBERS[machine()]) if sys.platform == "linux" else POLLING
     target, cache = host_target(), object_cache_for(Options())
-    text = f'target triple = "{target.triple}"\n{protocol}{history}{openmp}{clock}{sleep}'
+    text = f"{host_module('thread_team', 'call_history')}{openmp}{clock}{sleep}"
     key = object_key(text, target)
     if (code := cache.get(key)) is None:
         cache.put(key, code := emit_object(text, target))

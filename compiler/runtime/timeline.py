@@ -10,7 +10,6 @@ import ctypes
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import islice, pairwise
 
 import numpy as np
@@ -24,7 +23,7 @@ from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile.program import OpaqueCall, Program, Repeat, Step, View, execution_counts
 from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.executable import Executable, split_segments
-from compiler.runtime.loader import link_objects
+from compiler.runtime.loader import host_module, link_objects
 from compiler.runtime.threads import CLOCKS, kernel_functions, machine, team
 
 MAX_SPANS = 1 << 16
@@ -69,7 +68,8 @@ class TimelineRecorder:
         if not isinstance(exe, CPUExecutable):
             raise TargetError(f"programs of {exe.target.name} are not timed step by step; use torch.profiler")
         self._segments = segment_runs(exe.program)
-        self._library = link_objects([timeline_object()], ["timeline", "timed_parallel", MARK], kernel_functions())
+        code = emit_object(host_module("timeline") + CLOCKS[machine()], host_target())
+        self._library = link_objects([code], ["timeline", "timed_parallel", MARK], kernel_functions())
         self._marks = (ctypes.c_int64 * sum(len(runs) + 1 for runs in self._segments))()
         self._spans = np.empty((MAX_SPANS, 3), np.int64)
         self._table = (ctypes.c_int64 * 5).from_address(self._library["timeline"])
@@ -124,10 +124,3 @@ def attribute_spans(runs: Sequence[Span], recorded: Iterable[tuple[int, float, f
     begins = [run.begin for run in runs]
     for thread, begin, end in sorted(recorded, key=lambda span: span[1]):
         yield Span(runs[max(0, bisect_right(begins, begin) - 1)].step, begin, end, thread)
-
-
-def timeline_object() -> bytes:
-    """Return the object file of the functions that record."""
-    text = files("compiler.runtime").joinpath("timeline.ll").read_text()
-    target = host_target()
-    return emit_object(f'target triple = "{target.triple}"\n{text}{CLOCKS[machine()]}', target)

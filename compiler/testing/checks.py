@@ -21,11 +21,11 @@ import compiler
 import compiler.ir.ops
 from compiler.api import Model, as_exported_program
 from compiler.cost.machine import Machine
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.structure import Composite, ConstantLinear, Fused, Recurrence, Reduction, Scan
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.interpret.random_inputs import (
-    Array,
     random_inputs,
     random_limit_array,
     small_symbol_values,
@@ -56,6 +56,7 @@ from compiler.passes.semantic_check import (
 )
 from compiler.target import MatrixShape
 from compiler.testing.accuracy import OWN, References, float64_references, numerical_errors
+from compiler.testing.fuzz.rounding_oracle import float_class
 
 BLESS = False
 """True if `check_pass` writes the IR it got into the test instead of failing (`pytest --bless`)."""
@@ -151,7 +152,7 @@ def check_limits(old: AnyIR, new: AnyIR) -> None:
     for _ in range(min(MAX_LIMIT_RUNS, -(-LIMIT_ELEMENTS // max(1, fewest)), max(1, affordable))):
         inputs = [random_limit_array(t, rng) for t in types]
         for number, (want, got) in enumerate(zip(*(_interpret(g, inputs, True) for g in (a, b)), strict=True)):
-            differing = np.argwhere(_value_class(want) != _value_class(got))
+            differing = np.argwhere(float_class(want) != float_class(got))
             if len(differing):
                 at = tuple(map(int, differing[0]))
                 raise AssertionError(
@@ -167,11 +168,6 @@ def has_sums(ir: AnyIR) -> bool:
         )
     kernels = (ir,) if isinstance(ir, Kernel) else ir.kernels.values()
     return any(isinstance(s, Reduce) for k in kernels for s in walk(k.body))
-
-
-def _value_class(x: Array) -> Array:
-    """Return a number for each element: 0 where it is finite, 1 and -1 where it is infinite, 2 where it is NaN."""
-    return np.where(np.isnan(x), 2, np.where(np.isinf(x), np.sign(x), 0)) if x.dtype.kind == "f" else np.zeros(x.shape)
 
 
 def _trial_sizes(old: AnyIR, new: AnyIR) -> Iterator[SizeValues]:

@@ -13,7 +13,8 @@ from compiler.cost.estimates import count_flops, roofline_seconds
 from compiler.cost.kernel_time import predicted_seconds
 from compiler.cost.machine import Machine
 from compiler.driver.given_kernels import native_difference, signature_difference
-from compiler.ir.interpret.random_inputs import Array, random_inputs
+from compiler.ir.float_format import Array
+from compiler.ir.interpret.random_inputs import random_inputs
 from compiler.ir.interpret.size_sampling import interpreted_statements
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.verify.kernel import verify_kernel

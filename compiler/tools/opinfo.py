@@ -20,6 +20,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -150,11 +151,8 @@ def operators(names: Sequence[str] = (), dtype: torch.dtype = torch.float32, dev
         raise TilewrightError(f"torch's samples need the package {missing.name}: pip install {missing.name}") from None
     if unknown := sorted(set(names) - {o.name for o in op_db}):
         raise TilewrightError(f"torch has no samples for {', '.join(unknown)}")
-    return [o for o in op_db if (not names or o.name in names) and _supports_dtype(o, dtype, device)]
-
-
-def _supports_dtype(info: Any, dtype: torch.dtype, device: str) -> bool:
-    return dtype in info.supported_dtypes(device)
+    infos: list[Any] = op_db
+    return [o for o in infos if (not names or o.name in names) and dtype in o.supported_dtypes(device)]
 
 
 def full_name(info: Any) -> str:
@@ -172,7 +170,7 @@ def run_samples(infos: Iterable[Any], sampling: SamplingOptions, log: Path | Non
     for info in infos:
         tally = logged.get(full_name(info))
         if tally is None:
-            tally = _run_in_subprocess(info, sampling) if sampling.device == "cpu" else _run_here(info, sampling)
+            tally = _tally(info, sampling)
             if log:
                 with log.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(tally)) + "\n")
@@ -200,40 +198,38 @@ def _read_log(log: Path, sampling: SamplingOptions) -> dict[str, Tally]:
     return {t.op: t for t in tallies if t.label == sampling.label}
 
 
-def _run_here(info: Any, sampling: SamplingOptions) -> Tally:
-    """Return the tally of `info` from this process: the state of a GPU, which PyTorch's samples set up, does not survive a fork."""
-    found: list[SampleOutcome | None] = []
-    _send_outcomes(found.append, info, sampling)
-    samples = [s for s in found if s]
+def _tally(info: Any, sampling: SamplingOptions) -> Tally:
+    """Run an operator's samples, in a forked process on CPUs; the state of a GPU would not survive a fork."""
+    samples = list((_forked_outcomes if sampling.device == "cpu" else _outcomes)(info, sampling))
     causes = Counter(f"{s.outcome}: {s.reason}" for s in samples if s.reason)
     return Tally(full_name(info), sampling.label, dict(Counter(s.outcome for s in samples)), dict(causes))
 
 
-def _run_in_subprocess(info: Any, sampling: SamplingOptions) -> Tally:
-    """Return the tally of `info` from a forked process; a timeout or crash counts as one failed sample."""
+def _forked_outcomes(info: Any, sampling: SamplingOptions) -> Iterator[SampleOutcome]:
+    """Yield the outcomes of samples that a forked process runs; a timeout or crash is one failed sample."""
     receiver, sender = get_context("fork").Pipe(duplex=False)
-    process = get_context("fork").Process(target=_send_outcomes, args=(sender.send, info, sampling, SAMPLE_TIMEOUT))
+    process = get_context("fork").Process(target=_send_outcomes, args=(sender, info, sampling))
     process.start()
     sender.close()
-    outcomes: Counter[str] = Counter()
-    causes: Counter[str] = Counter()
     try:
         while sample := receiver.recv():
-            outcomes[sample.outcome] += 1
-            causes[f"{sample.outcome}: {sample.reason}"] += bool(sample.reason)
+            yield sample
     except EOFError:
         process.join()
         timed_out = process.exitcode == -signal.SIGPROF
-        outcomes["failed"] += 1
-        causes["failed: " + (f"timed out after {SAMPLE_TIMEOUT} s" if timed_out else "the process died")] += 1
+        yield SampleOutcome("failed", f"timed out after {SAMPLE_TIMEOUT} s" if timed_out else "the process died")
     process.join()
-    return Tally(full_name(info), sampling.label, dict(outcomes), {c: n for c, n in causes.items() if n})
 
 
-def _send_outcomes(
-    send: Callable[[SampleOutcome | None], object], info: Any, sampling: SamplingOptions, limit: float = 0
-) -> None:
-    """Send the outcome of each sample, then None; a sample over `limit` seconds, if it is not 0, ends the process by SIGPROF."""
+def _send_outcomes(sender: Connection, info: Any, sampling: SamplingOptions) -> None:
+    """Send the outcome of each sample, then None."""
+    for outcome in _outcomes(info, sampling, SAMPLE_TIMEOUT):
+        sender.send(outcome)
+    sender.send(None)
+
+
+def _outcomes(info: Any, sampling: SamplingOptions, limit: float = 0) -> Iterator[SampleOutcome]:
+    """Yield the outcome of each sample; one over `limit` seconds, if it is not 0, ends the process by SIGPROF."""
     torch.set_num_threads(1)
     torch.manual_seed(sampling.seed)
     has_values = "empty" not in info.name
@@ -243,8 +239,7 @@ def _send_outcomes(
         if is_selected:
             signal.setitimer(signal.ITIMER_PROF, limit)
             is_outcome = isinstance(sample, SampleOutcome)
-            send(sample if is_outcome else run_sample(function, sample, sampling, has_values, compiled))
-    send(None)
+            yield sample if is_outcome else run_sample(function, sample, sampling, has_values, compiled)
 
 
 def _samples(info: Any, sampling: SamplingOptions) -> Iterator[Any]:
@@ -293,7 +288,7 @@ def run_sample(
         opaque = sorted({o.operator for g in graphs for o in opaque_operators(g.outputs)})
         is_random = any(opaque_reason(lookup_operator(name)) == RANDOM_REASON for name in opaque if "." in name)
         describe = partial(
-            describe_difference, wide=partial(_float64_result, function, call), values=values and not is_random
+            result_difference, wide=partial(_float64_result, function, call), values=values and not is_random
         )
         if difference := describe(got, expected):
             same = not describe(got, _call_aot_eager(function, call, sampling.dynamic_shapes))
@@ -405,7 +400,7 @@ def _under_dynamo(
         except Exception:
             return untraced
         return failed
-    difference = describe_difference(got, expected, partial(_float64_result, function, call))
+    difference = result_difference(got, expected, partial(_float64_result, function, call))
     return SampleOutcome("failed", difference) if difference else replace(untraced, outcome="dynamo")
 
 
@@ -424,7 +419,7 @@ def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
-def describe_difference(got: Any, expected: Any, wide: Callable[[], Any], values: bool = True) -> str:
+def result_difference(got: Any, expected: Any, wide: Callable[[], Any], values: bool = True) -> str:
     """Describe how `got` differs from `expected`, the results of PyTorch, or return "" if it does not.
 
     Errors are measured against `wide()`, the float64 results or None.  Without `values`, only types are compared.

@@ -17,9 +17,10 @@ from compiler.codegen.llvm.call_frame import FIRST_SLOT, STATUS, THREADS
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object_file import emit_object
 from compiler.codegen.llvm.targets import CPU_TARGETS
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import to_storage
 from compiler.ir.interpret.arrays import to_interpreter_array
-from compiler.ir.interpret.random_inputs import Array, random_array, special_array
+from compiler.ir.interpret.random_inputs import random_array, special_array
 from compiler.ir.interpret.tile import poisoned_array, run_kernel
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.tile.kernel import Kernel, Param, map_ranges

@@ -8,12 +8,13 @@ import torch
 
 from compiler.codegen.backend import GRAPH_PASSES
 from compiler.ir import ops
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import OPS, Op, input_node
 from compiler.ir.graph.structure import Leaf
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.interpret.random_inputs import random_inputs
-from compiler.ir.interpret.tile import Array, run_program
+from compiler.ir.interpret.tile import run_program
 from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.type_parser import parse_type
 from compiler.ir.torch_types import as_array

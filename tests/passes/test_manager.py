@@ -191,7 +191,7 @@ def test_a_pipeline_over_a_program_mixes_both_kinds() -> None:
         parse_program(PROGRAM), "unroll,layout,peel,unroll,split-kernels", instruments=[timing, Verify()]
     )
     assert isinstance(result, Program)
-    names = [row[0] for row in timing.rows]
+    names = [r.pass_.name for r in timing.runs]
     assert names == ["unroll"] * 2 + ["layout"] + ["peel", "unroll"] * 2 + ["split-kernels"]
 
 
@@ -222,7 +222,7 @@ def test_printing_and_timing() -> None:
     run_pipeline(parse_graph(GRAPH), "cse,test-tuned,test-wrong", instruments=[printer, timing])
     titles = [line for line in out.getvalue().splitlines() if line.startswith("//")]
     assert titles == ["// before test-tuned (@g)", "// after test-wrong (@g)"]
-    assert [row[0] for row in timing.rows] == ["cse", "test-tuned", "test-wrong"]
+    assert [r.pass_.name for r in timing.runs] == ["cse", "test-tuned", "test-wrong"]
 
 
 def test_kernels_are_ready_one_by_one() -> None:

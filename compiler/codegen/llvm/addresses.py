@@ -29,6 +29,10 @@ class AddressEmitter(ABC):
     def bound_element(self, name: str, coord: Coord) -> str:
         """Return element `coord` of a named value; an index may use named integers."""
 
+    def emit_size(self, s: DynamicSize) -> str:
+        """Return the value of a dynamic size as i64."""
+        return size_param_name(s)
+
     def emit_index(self, d: Dim, coord: Coord) -> str:
         """Emit index `d` as i64: a scalar, or a vector if it varies across lanes."""
         return self.emit_resolved_index(self.scope.resolve(d), coord, self.scope.lane_axis(self.scope.varying_axes(d)))
@@ -67,7 +71,7 @@ class AddressEmitter(ABC):
             multiple = self.b.emit(f"mul nsw {ty} {quotient}, {y}")
             return self.b.emit(f"sub nsw {ty} {x}, {multiple}")
         if isinstance(atom, DynamicSize):
-            return self.b.splat("i64", size_param_name(atom), lanes) if lanes else size_param_name(atom)
+            return self.b.splat("i64", self.emit_size(atom), lanes) if lanes else self.emit_size(atom)
         name = atom.name
         if name == LANE_VAR or (lane and name == f"{lane.var}@"):
             assert lane is not None

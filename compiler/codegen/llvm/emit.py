@@ -18,7 +18,13 @@ from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, intrinsic
 from compiler.codegen.llvm.debug_info import FIRST_SCOPE, DebugInfo
 from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
 from compiler.codegen.llvm.kernel_module import NEXT_CHUNK, PhaseBody, parallel_module, serial_module
-from compiler.codegen.llvm.primitives import combine_pairwise, emit_binary, emit_dot_instruction, reduce_lanes
+from compiler.codegen.llvm.primitives import (
+    combine_pairwise,
+    emit_binary,
+    emit_dot_instruction,
+    reduce_lanes,
+    splat_constant,
+)
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
@@ -37,7 +43,7 @@ from compiler.ir.types import boolean, i64
 CarriedValues: TypeAlias = list[str]
 """SSA values of the accumulators that a loop carries."""
 
-LoopBody: TypeAlias = Callable[[ExprEmitter, CarriedValues], CarriedValues]
+BodyEmitter: TypeAlias = Callable[[ExprEmitter, CarriedValues], CarriedValues]
 """Emits one iteration: takes the carried values and returns the updated ones."""
 
 
@@ -195,7 +201,7 @@ class KernelEmitter:
 
     # loops
 
-    def emit_loop(self, r: Range, ev: ExprEmitter, carried: list[tuple[str, str]], body: LoopBody) -> CarriedValues:
+    def emit_loop(self, r: Range, ev: ExprEmitter, carried: list[tuple[str, str]], body: BodyEmitter) -> CarriedValues:
         """Emit a loop over the tiles of `r`, unrolled `r.unroll` times.
 
         `carried` holds the LLVM type and initial value of each carried value; their final values are returned.
@@ -236,7 +242,7 @@ class KernelEmitter:
         return steps(main * unroll, remainder, values, ev.scope) if remainder else values
 
     def emit_dynamic_loop(
-        self, r: Range, ev: ExprEmitter, carried: list[tuple[str, str]], body: LoopBody
+        self, r: Range, ev: ExprEmitter, carried: list[tuple[str, str]], body: BodyEmitter
     ) -> CarriedValues:
         """Emit a loop whose trip count depends on sizes or outer loops and may be 0; its last tile may be partial."""
         trips = substitute(trip_count(r), ev.scope.affine_forms, ev.scope.bounds)
@@ -391,7 +397,7 @@ class KernelEmitter:
         reduced_lane = lane if lane and lane.var in reduced else None
         ty = llvm_type(dtype, lanes)
         identity = literal(IDENTITIES[stmt.op](dtype), dtype)
-        start = f"splat ({llvm_type(dtype)} {identity})" if lanes else identity
+        start = splat_constant(identity, dtype, lanes)
 
         def nest(ranges: tuple[Range, ...], inner: ExprEmitter, values: CarriedValues) -> CarriedValues:
             if ranges:

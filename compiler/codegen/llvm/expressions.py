@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from compiler.codegen.llvm.addresses import AddressEmitter, PrefetchedLines
 from compiler.codegen.llvm.builder import first_lanes_mask, intrinsic_suffix, literal, llvm_type, memory_type
-from compiler.codegen.llvm.primitives import emit_primitive
+from compiler.codegen.llvm.primitives import emit_primitive, splat_constant
 from compiler.codegen.llvm.scope import (
     Axis,
     BoundValue,
@@ -75,8 +75,7 @@ class ExprEmitter(AddressEmitter):
     def emit_element(self, e: Expr, coord: Coord, lanes: int = 0) -> str:
         """Emit element `coord` of `e`; a scalar is broadcast to `lanes` if that is not 0."""
         if isinstance(e, Const):
-            text = literal(e.value, e.dtype)
-            return f"splat ({llvm_type(e.dtype)} {text})" if lanes else text
+            return splat_constant(literal(e.value, e.dtype), e.dtype, lanes)
         _, axes, own_lanes = self.axes_and_lanes(e)
         key = (id(e), tuple([coord[a] for a in axes]))
         value = self.memo.get(key)

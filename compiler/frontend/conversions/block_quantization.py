@@ -6,7 +6,6 @@ A block size for each dimension says which elements share a scale: the whole dim
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from compiler.frontend.conversions.views import view
 from compiler.frontend.promotion import apply_promoted, as_node
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
+from compiler.ir.float_format import Array
 from compiler.ir.graph.node import CONSTANT, Node, constant_node
 from compiler.ir.symbolic.index_expr import Dim, product
 from compiler.ir.torch_types import from_torch, to_torch
@@ -200,7 +200,7 @@ def int4_weight_matmul(x: Node, packed: Node, group_size: int, scales_and_zeros:
     return ops.as_dtype(ops.matmul(x, transposed, dtype=f32), x.dtype)
 
 
-def _unpack_int4(packed: np.ndarray[Any, Any], inner: int) -> np.ndarray[Any, Any]:
+def _unpack_int4(packed: Array, inner: int) -> Array:
     """Return the integers of -8..7 that `aten._convert_weight_to_int4pack_for_cpu` packed, i8[rows, inner].
 
     A byte holds two rows: those half a block apart in whole blocks, neighbours in the rows that remain.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
+from compiler.ir.float_format import Array
 from compiler.ir.types import DType
 
 
@@ -20,7 +20,7 @@ class ConstantData:
     """
 
     dtype: DType
-    array: np.ndarray[Any, Any]
+    array: Array
     name: str = ""
 
     @property
@@ -28,7 +28,7 @@ class ConstantData:
         return tuple(self.array.shape)
 
     @property
-    def numpy_values(self) -> np.ndarray[Any, Any]:
+    def numpy_values(self) -> Array:
         """The elements as an array of `dtype.numpy`."""
         return self.dtype.decode(self.array)
 
@@ -49,11 +49,9 @@ class LazyConstant(ConstantData):
     `compute_slice(start, stop)` returns the elements start..stop-1 along the last dimension.
     """
 
-    compute_slice: Callable[[int, int], np.ndarray[Any, Any]]
+    compute_slice: Callable[[int, int], Array]
 
-    def __init__(
-        self, dtype: DType, shape: tuple[int, ...], compute_slice: Callable[[int, int], np.ndarray[Any, Any]]
-    ) -> None:
+    def __init__(self, dtype: DType, shape: tuple[int, ...], compute_slice: Callable[[int, int], Array]) -> None:
         for name, value in (("dtype", dtype), ("name", ""), ("_shape", shape), ("compute_slice", compute_slice)):
             object.__setattr__(self, name, value)
 
@@ -62,11 +60,11 @@ class LazyConstant(ConstantData):
         return self._shape  # type: ignore[attr-defined, no-any-return]  # set in __init__: instances are frozen
 
     @property
-    def array(self) -> np.ndarray[Any, Any]:
+    def array(self) -> Array:
         return self.compute_slice(0, self.shape[-1])
 
 
-def to_storage(values: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+def to_storage(values: Array, dtype: DType) -> Array:
     """Round `values` to `dtype` and convert them to the array of a `ConstantData`; inverse of `numpy_values`."""
     with np.errstate(over="ignore"):  # overflow gives infinity
         return dtype.encode(values)

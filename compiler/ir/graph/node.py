@@ -13,6 +13,7 @@ import numpy as np
 
 from compiler.errors import Loc, TypeRuleError
 from compiler.ir import location
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData, to_storage
 from compiler.ir.graph.structure import Leaf, Structure
 from compiler.ir.scalar import Number
@@ -234,6 +235,11 @@ class Node:
         return self.result_type
 
     @property
+    def result_types(self) -> tuple[TensorType, ...]:
+        """Types of all results."""
+        return self.result_type if isinstance(self.result_type, tuple) else (self.result_type,)
+
+    @property
     def structure(self) -> Structure:
         return self.op.structure
 
@@ -270,7 +276,7 @@ def input_node(name: str, type: TensorType, loc: Loc | None = None) -> Node:
 
 
 def constant_node(
-    data: ConstantData | np.ndarray[Any, Any], dtype: DType | None = None, name: str = "", loc: Loc | None = None
+    data: ConstantData | Array, dtype: DType | None = None, name: str = "", loc: Loc | None = None
 ) -> Node:
     """Build a constant tensor; `dtype` is inferred from an array if it is omitted."""
     if not isinstance(data, ConstantData):

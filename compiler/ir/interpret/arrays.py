@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.ir.torch_types import Array
+from compiler.ir.float_format import Array
 from compiler.ir.types import DType
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 
 from compiler.errors import ArgumentError, VerifyError
 from compiler.ir import types
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph, expand_composite
 from compiler.ir.graph.node import CONSTANT, OPS, Node
@@ -28,7 +28,6 @@ from compiler.ir.symbolic.binding import bind_symbols
 from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
 from compiler.ir.types import DType
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Value: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 NodeEvaluator: TypeAlias = Callable[[Node, Sequence[Value]], Value]
 
@@ -153,8 +152,7 @@ def _is_correctly_rounded(node: Node) -> bool:
 
 def _compute_dtype(node: Node) -> torch.dtype | None:
     """Return the compute type of a node with reduced float operands or results, as in compiled code; None for others."""
-    result_types = [n.result_type for n in (node, *node.operands)]
-    dtypes = {t.dtype for r in result_types for t in (r if isinstance(r, tuple) else (r,))}
+    dtypes = {t.dtype for n in (node, *node.operands) for t in n.result_types}
     if not any(d.is_reduced_float for d in dtypes):
         return None
     return torch.float64 if types.f64 in dtypes else torch.float32

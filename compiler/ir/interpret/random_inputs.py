@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log, sqrt
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.structure import highest, lowest
 from compiler.ir.scalar import round_to
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DType, TensorType
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 _INF = float("inf")
 SPECIAL_FLOATS = (0.0, -0.0, 1.0, -1.0, _INF, -_INF, float("nan"), 0.5, -2.5, 1e-40, 1e30, -1e30, 88.0, -104.0)

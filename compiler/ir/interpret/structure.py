@@ -7,11 +7,12 @@ rounded once, as in lowered kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import VerifyError
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph, expand_composite
 from compiler.ir.graph.node import CONSTANT, Node
 from compiler.ir.graph.structure import (
@@ -36,8 +37,6 @@ from compiler.ir.scalar import Const, Expr, IndexValue, PrimitiveCall, Ref, eval
 from compiler.ir.symbolic.binding import evaluate_broadcast
 from compiler.ir.symbolic.index_expr import Dim, evaluate, var, variables
 from compiler.ir.types import summand_dtype
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def evaluate_structure(node: Node, operands: Sequence[Array]) -> Array:

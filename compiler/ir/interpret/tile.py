@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
 from compiler.errors import VerifyError
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.interpret.arrays import REDUCE_UFUNCS, to_interpreter_array
@@ -33,8 +34,6 @@ from compiler.ir.tile.dynamic_sizes import bind_sizes, specialize_buffers
 from compiler.ir.tile.kernel import Block, BoundsCheck, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, View
 from compiler.ir.types import TensorType
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class KernelRunner(Protocol):

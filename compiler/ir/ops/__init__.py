@@ -43,7 +43,7 @@ from compiler.ir.ops.concat_pad import cat, pad, slice_scatter
 from compiler.ir.ops.constant_linear import constant_linear
 from compiler.ir.ops.contraction import conv, conv_phases, conv_transposed, convolution, linear, matmul, pad_spatial
 from compiler.ir.ops.control_flow import cond, while_loop
-from compiler.ir.ops.creation import bounds_mask, dim_value, full, iota
+from compiler.ir.ops.creation import bounds_mask, dim_value, full, iota, iota_along
 from compiler.ir.ops.gamma import digamma, lgamma
 from compiler.ir.ops.gather import gather, index, take
 from compiler.ir.ops.graph_ops import eager, effect, fused, sized_arange, tuple_get

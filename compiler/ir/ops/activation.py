@@ -11,10 +11,8 @@ import torch.nn.functional as F
 from compiler.ir import scalar as s
 from compiler.ir.graph.op import declare_op, sample_input
 from compiler.ir.graph.structure import Elementwise
-from compiler.ir.ops.rules import unary
+from compiler.ir.ops.rules import FLOATS, unary
 from compiler.ir.scalar import Expr
-
-FLOATS = ("f32", "f64", "bf16", "f16")
 
 
 def _gelu(x: Expr, approximate: str) -> Expr:

@@ -7,11 +7,10 @@ import torch
 from compiler.ir import scalar as s
 from compiler.ir.graph.op import declare_op, sample_input
 from compiler.ir.graph.structure import Elementwise
-from compiler.ir.ops.rules import binary, unary
+from compiler.ir.ops.rules import FLOATS, binary, unary
 from compiler.ir.scalar import Const, Expr
 
 NUMBERS = ("f32", "i64", "f64", "bf16", "i32", "u8")
-FLOATS = ("f32", "f64", "bf16", "f16")
 
 
 def _quotient(x: Expr, y: Expr) -> Expr:

@@ -11,7 +11,7 @@ import torch
 from compiler.ir.graph.node import REQUIRED, Node, Signature, scalar_constant
 from compiler.ir.graph.op import declare_op, sample_input
 from compiler.ir.graph.structure import Generate, Position
-from compiler.ir.ops.views import expand
+from compiler.ir.ops.views import expand, reshape
 from compiler.ir.scalar import Expr, Number, const, index_value
 from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.types import DType, TensorType, boolean, i64
@@ -23,6 +23,11 @@ iota = declare_op(
     samples=[sample_input(size=5), sample_input(size=0), sample_input(size=1)],
 )  # fmt: skip
 """Vector 0, 1, ..., size - 1."""
+
+
+def iota_along(shape: Sequence[Dim], dim: int) -> Node:
+    """Return 0, 1, ... along dimension `dim` of `shape`; the other dimensions have size 1."""
+    return reshape(iota(size=shape[dim]), shape=tuple(d if k == dim else 1 for k, d in enumerate(shape)))
 
 
 def _dim_value_type(s: Signature) -> TensorType:

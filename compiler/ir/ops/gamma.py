@@ -15,7 +15,7 @@ import torch
 from compiler.ir import scalar as s
 from compiler.ir.graph.op import declare_op
 from compiler.ir.graph.structure import Elementwise
-from compiler.ir.ops.rules import unary
+from compiler.ir.ops.rules import FLOATS, unary
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr
 from compiler.ir.types import f32, f64
@@ -152,8 +152,6 @@ def _digamma_reference(x: Any) -> Any:
     reflected = torch.digamma(1 - x) - pi / torch.tan(pi * (x - x.round()))
     return torch.where((x < 0) & (x != x.round()), reflected, torch.digamma(x))
 
-
-FLOATS = ("f32", "f64", "bf16", "f16")
 
 lgamma = declare_op("lgamma", "x: float", Elementwise(_lgamma), aten="aten.lgamma.default", reference=torch.lgamma,
             samples=[*unary(dtypes=FLOATS), *unary(low=0.5, high=40)])  # fmt: skip

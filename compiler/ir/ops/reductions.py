@@ -12,7 +12,7 @@ from compiler.ir.graph.op import declare_op, sample_input
 from compiler.ir.graph.structure import Composite, Position, Reduction, ReductionDomain
 from compiler.ir.ops.arithmetic import abs_, add, div, mul, sqrt, sub
 from compiler.ir.ops.cast import as_dtype
-from compiler.ir.ops.creation import dim_value, iota
+from compiler.ir.ops.creation import dim_value, iota_along
 from compiler.ir.ops.logic import eq, isnan, or_, where
 from compiler.ir.ops.rules import check_dims, in_f32, reduced_shape, reduction_type
 from compiler.ir.ops.transcendental import exp, log
@@ -144,8 +144,7 @@ def _first_minmax_index(extreme: Op) -> Callable[..., Node]:
         is_extreme = eq(x, extreme(x, dims=(dim,), keepdim=True))
         if x.dtype.is_float:
             is_extreme = or_(is_extreme, isnan(x))
-        extent = x.shape[dim]
-        index = reshape(iota(size=extent), shape=tuple(extent if k == dim else 1 for k in range(x.type.rank)))
+        extent, index = x.shape[dim], iota_along(x.shape, dim)
         end = scalar_constant(extent, i64) if isinstance(extent, int) else dim_value(value=extent)
         return amin(where(is_extreme, index, end), dims=(dim,), keepdim=keepdim)
 

@@ -14,6 +14,9 @@ from compiler.ir.types import TensorType, f32
 
 Result = TypeVar("Result")
 
+FLOATS = ("f32", "f64", "bf16", "f16")
+"""Dtypes that samples of ops on floats have."""
+
 UNARY_SHAPES = ("4, 5", "0, 3", "", "7", "2, 1, 3")
 """Sample shapes of elementwise ops: plain, empty, rank 0, odd, with a dimension of size 1."""
 

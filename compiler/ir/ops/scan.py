@@ -15,10 +15,10 @@ from compiler.ir import scalar
 from compiler.ir.graph.node import REQUIRED, Node, Op, Signature
 from compiler.ir.graph.op import declare_op, sample_input
 from compiler.ir.graph.structure import IDENTITIES, Composite, Scan, ScanAxis
-from compiler.ir.ops.creation import iota
+from compiler.ir.ops.creation import iota_along
 from compiler.ir.ops.logic import eq, isnan, or_
 from compiler.ir.ops.rules import check_dims, same_type
-from compiler.ir.ops.views import expand, reshape
+from compiler.ir.ops.views import expand
 from compiler.ir.scalar import Const, Expr, call_primitive, const
 from compiler.ir.types import DType, TensorType, f32, f64, i64
 
@@ -131,9 +131,7 @@ def _last_minmax_index(extreme: Op) -> Callable[..., Node]:
         here = eq(x, extreme(x, dim=dim))
         if x.dtype.is_float:
             here = or_(here, isnan(x))
-        extent = x.shape[dim]
-        index = reshape(iota(size=extent), shape=tuple(extent if k == dim else 1 for k in range(x.type.rank)))
-        return forward_fill(here, expand(index, shape=x.shape), dim=dim)
+        return forward_fill(here, expand(iota_along(x.shape, dim), shape=x.shape), dim=dim)
 
     return expansion
 

@@ -9,10 +9,8 @@ import torch
 from compiler.ir import scalar as s
 from compiler.ir.graph.op import declare_op, sample_input
 from compiler.ir.graph.structure import Elementwise
-from compiler.ir.ops.rules import binary, unary
+from compiler.ir.ops.rules import FLOATS, binary, unary
 from compiler.ir.scalar import Expr
-
-FLOATS = ("f32", "f64", "bf16", "f16")
 
 _ERFCX_CHEBYSHEV = (
     0.5770337386164697, 0.3554369212704985, 0.06509515882878653, 0.003671142395836639, -0.0011128447433526325,

@@ -11,10 +11,9 @@ from compiler.ir import scalar as s
 from compiler.ir.graph.node import Op
 from compiler.ir.graph.op import declare_op
 from compiler.ir.graph.structure import Elementwise
-from compiler.ir.ops.rules import unary
+from compiler.ir.ops.rules import FLOATS, unary
 from compiler.ir.scalar import Expr
 
-FLOATS = ("f32", "f64", "bf16", "f16")
 LARGE = 1e8
 """x from which on x*x + 1 rounds to x*x in every float type."""
 

@@ -9,10 +9,11 @@ Printing and parsing preserves every bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData, to_storage
 from compiler.ir.graph.graph import Graph
 from compiler.ir.scalar import Number
@@ -20,9 +21,6 @@ from compiler.ir.symbolic.index_expr import IndexExpr
 from compiler.ir.text.lexer import Cursor, Token, quote
 from compiler.ir.text.type_parser import read_dim, read_dtype, read_layout, read_type
 from compiler.ir.types import DTYPES, DType, Layout, TensorType, c64, c128, f32, f64
-
-if TYPE_CHECKING:
-    Array = np.ndarray[Any, Any]
 
 MAX_INLINE_ELEMENTS = 16
 """Largest number of elements of a constant that are written as numbers; chosen empirically, for readability."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from compiler.errors import did_you_mean
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.text.lexer import Cursor, Token, format_name, parse_all
 from compiler.ir.text.literal import expect_static_shape
@@ -81,7 +82,7 @@ def _entries(c: Cursor) -> Iterator[tuple[str, Token]]:
         yield name.text, c.expect_kind("string", "base64 text")
 
 
-def _decode(c: Cursor, text: Token, type: TensorType) -> np.ndarray[Any, Any]:
+def _decode(c: Cursor, text: Token, type: TensorType) -> Array:
     shape = expect_static_shape(c, type, text)
     try:
         raw = base64.b64decode(text.text, validate=True)

@@ -34,6 +34,7 @@ from compiler.ir.tile.kernel import (
     stmt_ranges,
     walk,
 )
+from compiler.ir.tile.substitution import names_bound_by
 from compiler.ir.types import DType, TensorType, boolean, i64
 from compiler.ir.verify.async_copies import check_async_copies
 
@@ -236,9 +237,7 @@ def _check_scratch(kernel: Kernel) -> Iterator[str]:
 
 def names_are_unique(site: ScopedStmt) -> Iterator[str]:
     """Check that no definition shadows a name in scope."""
-    stmt = site.stmt
-    new = [r.var for r in stmt_ranges(stmt)]
-    new += [stmt.name] if isinstance(stmt, (Let, Reduce)) else [stmt.buffer] if isinstance(stmt, Local) else []
+    new = names_bound_by(site.stmt)
     for k, name in enumerate(new):
         if site.scope.is_defined(name) or name in new[:k]:
             yield f"%{name} is already defined"

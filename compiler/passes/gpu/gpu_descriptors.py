@@ -85,7 +85,7 @@ def copy_cycles(kernel: Kernel, gpu: GPU) -> dict[str, float]:
     table, cycles = Accesses(kernel), defaultdict[str, float](float)
     blocks = prod(dim_hint(trip_count(r)) for r, _, _ in table.loops.values() if is_parallel(table, r))
     programs = min(kernel.persistent or blocks, blocks)
-    for load, box, loops in operand_boxes(table, gpu):
+    for load, box, loops in matrix_operand_boxes(table, gpu):
         size = prod(box.extents) * table.types[load.buffer].dtype.bytes if box else -inf
         steps = prod(mean_trips(table, r) for r in loops) / max(1, programs)
         cycles[load.buffer] += steps * size / (gpu.access_bytes * gpu.warp_threads)
@@ -97,7 +97,7 @@ def mean_trips(table: Accesses, r: Range) -> int:
     return -(-mean_extent(table, r) // max(1, r.tile))
 
 
-def operand_boxes(table: Accesses, gpu: GPU) -> Iterator[tuple[Load, TensorBox | None, tuple[Range, ...]]]:
+def matrix_operand_boxes(table: Accesses, gpu: GPU) -> Iterator[tuple[Load, TensorBox | None, tuple[Range, ...]]]:
     """Yield each load that a product in shared memory makes of a buffer that is only read: its box, and the loops around it."""
     for c in filter(None, map(contraction_of, walk(table.kernel.body))):
         found, operands = tiled_product(table, table.kernel.warps, c), c.matrix_operands(MATRIX_DTYPES)

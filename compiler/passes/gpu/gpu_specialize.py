@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from compiler.ir.tile.kernel import Kernel
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.gpu.gpu_descriptors import operand_boxes
+from compiler.passes.gpu.gpu_descriptors import matrix_operand_boxes
 from compiler.passes.gpu.gpu_rows import gpu_of
 
 
@@ -30,7 +30,7 @@ class GpuSpecialize(TilePass):
         gpu, table = gpu_of(context), context.accesses(ir)
         if ir.warp_specialized or not ir.persistent or not gpu.specialized_warps:
             return ir
-        operands = {load.buffer for load, _, _ in operand_boxes(table, gpu)}
+        operands = {load.buffer for load, _, _ in matrix_operand_boxes(table, gpu)}
         if not operands or not all(ir.param(b).descriptor for b in operands):
             return ir
         warps = ir.warps + gpu.specialized_warps

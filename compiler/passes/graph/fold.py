@@ -13,13 +13,14 @@ import torch
 from compiler.analysis.contraction_nodes import is_contraction_node
 from compiler.analysis.demand import is_cheap_index_expr
 from compiler.ir import ops
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData, to_storage
 from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import CONSTANT, INPUT, Node, constant_node
 from compiler.ir.graph.structure import Generate, Opaque, Recurrence, TupleGet, is_view
 from compiler.ir.interpret.graph import interpret_in_float64
 from compiler.ir.symbolic.index_expr import IndexExpr
-from compiler.ir.torch_types import Array, as_array
+from compiler.ir.torch_types import as_array
 from compiler.ir.types import i64
 from compiler.passes.base import Context, GraphPass, register
 

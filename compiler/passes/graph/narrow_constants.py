@@ -22,12 +22,12 @@ from compiler.analysis.quantized_value import (
     place,
 )
 from compiler.ir import ops
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import CONSTANT, Node, constant_node, scalar_constant
 from compiler.ir.graph.structure import index_vars, is_view, position_variables
 from compiler.ir.symbolic.index_expr import var
-from compiler.ir.torch_types import Array
 from compiler.ir.types import f32, i32
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import constant_sources, known_values, static_bytes

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from compiler.analysis.padded_tiles import PaddedTiles, extend_to, slice_region,
 from compiler.analysis.size_hints import minimize_max_regret
 from compiler.cost.machine import Machine
 from compiler.ir import ops
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import LazyConstant
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, constant_node
@@ -208,18 +209,18 @@ def transformed_weights(w: Node, kernel_transform: Matrix) -> Node:
     kron_transform = np.kron(g, g)
     shape = (len(kron_transform), math.prod(array.shape[1:-2]), len(array))
 
-    def compute(start: int, stop: int) -> np.ndarray[Any, Any]:
+    def compute(start: int, stop: int) -> Array:
         return transform_windows(frames_as_channels(w.dtype.decode(array[start:stop])), kron_transform)
 
     return constant_node(LazyConstant(f32, shape, compute), loc=w.loc)
 
 
-def frames_as_channels(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def frames_as_channels(array: Array) -> Array:
     """Reshape windows [outputs, channels, *frames, 3, 3] to [outputs, frames * channels, 3, 3]."""
     return np.moveaxis(array, 1, -3).reshape(len(array), -1, *array.shape[-2:])
 
 
-def transform_windows(array: np.ndarray[Any, Any], kron_transform: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def transform_windows(array: Array, kron_transform: Array) -> Array:
     """Transform [outputs, channels, 3, 3] by [points, 9] in float64, rounded once: [points, channels, outputs]."""
     outputs, channels = array.shape[:2]
     transformed = np.empty((len(kron_transform), channels, outputs), np.float32)

@@ -44,7 +44,7 @@ class ScheduleRecorder(PassInstrument):
             return
         is_next = self._results.get(new.name) is old
         steps = self.schedules[new.name].steps if is_next else ()
-        self.schedules[new.name] = Schedule(new.name, (*steps, *steps_of(pass_, old, new, context)))
+        self.schedules[new.name] = Schedule(new.name, (*steps, *directives_of(pass_, old, new, context)))
         self._results[new.name] = new
 
     def schedules_of(self, kernels: Mapping[str, Kernel]) -> dict[str, Schedule]:
@@ -52,7 +52,7 @@ class ScheduleRecorder(PassInstrument):
         return {name: s for name, s in self.schedules.items() if self._results[name] == kernels.get(name)}
 
 
-def steps_of(pass_: Pass[Any], old: Kernel, new: Kernel, context: Context) -> tuple[Pass[Any], ...]:
+def directives_of(pass_: Pass[Any], old: Kernel, new: Kernel, context: Context) -> tuple[Pass[Any], ...]:
     """Return the directives that make `new` of `old`; the pass itself where they cannot, and nothing if it did nothing."""
     if isinstance(pass_, Directive) or new == old:
         return (pass_,) if new != old else ()

@@ -28,12 +28,3 @@ def line_delta(old: Sequence[str], new: Sequence[str]) -> list[Hunk]:
     return [
         (first + i1, i2 - i1, list(after[j1:j2])) for tag, i1, i2, j1, j2 in matcher.get_opcodes() if tag != "equal"
     ]
-
-
-def apply_delta(old: Sequence[str], delta: Sequence[Hunk]) -> list[str]:
-    """Return the new text of a delta."""
-    new, position = list[str](), 0
-    for start, removed, added in delta:
-        new += [*old[position:start], *added]
-        position = start + removed
-    return [*new, *old[position:]]

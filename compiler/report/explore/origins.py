@@ -64,7 +64,7 @@ def subject_of(r: Remark) -> str:
     """Return what a remark is about as the page names it: a node by `origin_name`, or a kernel."""
     if isinstance(r.loc, OriginLoc) and r.node:
         return f"%{r.node}" if r.node.startswith(r.loc.node) else f"%{r.loc.node}.{r.node}"
-    return f"%{r.node}" if r.node else f"@{r.kernel}" if r.kernel else ""
+    return r.subject
 
 
 def origin_numbers(nodes: Iterable[Node]) -> list[int]:

@@ -17,9 +17,9 @@ from compiler.report.explore.origins import OriginTable
 from compiler.report.explore.page_data import (
     Origin,
     Page,
+    PageWay,
     SourceFile,
     Steps,
-    Way,
 )
 from compiler.report.explore.recording import record
 from compiler.report.explore.way_builder import WayBuilder
@@ -36,7 +36,7 @@ class PageBuilder:
 
     title: str
     origins: OriginTable = field(default_factory=OriginTable)
-    ways: list[Way] = field(default_factory=list)
+    ways: list[PageWay] = field(default_factory=list)
 
     def add_compiled(
         self,
@@ -67,7 +67,7 @@ class PageBuilder:
 
     def add_rejected(self, name: str, options: Options, program: str, error: TilewrightError) -> None:
         """Add a way whose import failed: the text of the exported program."""
-        self.ways.append(Way(name, options.target, Steps(program.splitlines(), []), error=str(error)))
+        self.ways.append(PageWay(name, options.target, Steps(program.splitlines(), []), error=str(error)))
 
     def page(self) -> Page:
         """Return the page."""

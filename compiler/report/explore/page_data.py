@@ -46,7 +46,7 @@ class Rewrite:
 
 
 @dataclass(frozen=True)
-class Step:
+class PageStep:
     """A pass with its options: how it changes the text before it, and the drawing of the graph after it (-1: unchanged).
 
     `effect` is the first sentence of its description.  `omitted` says what the list of rewrites leaves out, and why.
@@ -68,7 +68,7 @@ class Steps:
     """A text, and the passes that change it one after the other."""
 
     text: list[str]
-    steps: list[Step]
+    steps: list[PageStep]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class DrawnNode:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A graph in boxes: numbers of `Way.nodes`, and the root of the boxes, whose nodes count from 0 in this list."""
+    """A graph in boxes: numbers of `PageWay.nodes`, and the root of the boxes, whose nodes count from 0 in this list."""
 
     nodes: list[int]
     root: Box
@@ -188,7 +188,7 @@ class Ceilings:
 
 
 @dataclass(frozen=True)
-class Way:
+class PageWay:
     """One way to compile the model: passes over graphs, passes over programs, kernels; `error` says why it stopped."""
 
     name: str
@@ -216,4 +216,4 @@ class Page:
     version: str
     sources: list[SourceFile]
     origins: list[Origin]
-    ways: list[Way]
+    ways: list[PageWay]

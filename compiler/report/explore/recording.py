@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from compiler.codegen.backend import target_by_name
 from compiler.driver.variant import scheduler
@@ -12,50 +11,15 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.text.ir_text import AnyIR
 from compiler.ir.tile.kernel import Kernel
 from compiler.options import Options
-from compiler.passes.base import Alternative, Context, Pass
-from compiler.passes.manager import PassInstrument
-from compiler.passes.remark import Remark
+from compiler.passes.base import Context
+from compiler.passes.instrument import PassRecorder, PassRun
 from compiler.pipeline import Stages, lower_and_schedule
 from compiler.report.explore.origins import OriginTable
 from compiler.target import Target
 
 
 @dataclass(frozen=True)
-class PassRun:
-    """One run of a pass: its input and result (None if it failed), the alternatives that it proposed, and its rewrites.
-
-    `made` is the number of rewrites that earlier runs made.
-    """
-
-    pass_: Pass[Any]
-    before: AnyIR
-    after: AnyIR | None = None
-    seconds: float = 0.0
-    alternatives: tuple[Alternative, ...] = ()
-    rewrites: tuple[Remark, ...] = ()
-    made: int = 0
-
-
-@dataclass
-class PassRecorder(PassInstrument):
-    """Record every run of a pass, in order."""
-
-    runs: list[PassRun] = field(default_factory=list)
-    context: Context = field(default_factory=Context)
-    _known: tuple[int, int] = (0, 0)
-
-    def before_pass(self, pass_: Pass[Any], ir: AnyIR, context: Context) -> None:
-        self.context, self._known = context, (len(context.alternatives), len(context.rewrites))
-        self.runs.append(PassRun(pass_, ir))
-
-    def after_pass(self, pass_: Pass[Any], old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
-        proposed, made = self._known
-        alternatives, rewrites = context.alternatives[proposed:], context.rewrites[made:]
-        self.runs[-1] = PassRun(pass_, old, new, seconds, tuple(alternatives), tuple(rewrites), made)
-
-
-@dataclass(frozen=True)
-class Recording:
+class RecordedCompilation:
     """Runs of passes over a graph with traced origins; `stages` is None and `error` says why if one failed."""
 
     graph: Graph
@@ -77,7 +41,7 @@ class Recording:
         return runs
 
 
-def record(graph: Graph, options: Options, origins: OriginTable, part: int = 0) -> Recording:
+def record(graph: Graph, options: Options, origins: OriginTable, part: int = 0) -> RecordedCompilation:
     """Run all passes over `graph` as a compilation does, and record them; TargetError for an unknown target.
 
     `origins` takes the nodes of the graph, which is this `part` of a program.
@@ -90,4 +54,4 @@ def record(graph: Graph, options: Options, origins: OriginTable, part: int = 0) 
         stages = lower_and_schedule(traced, options, [recorder], scheduler(target, options))
     except TilewrightError as stopped:
         error = stopped
-    return Recording(traced, target, tuple(recorder.runs), recorder.context, stages, error)
+    return RecordedCompilation(traced, target, tuple(recorder.runs), recorder.context, stages, error)

@@ -14,13 +14,12 @@ from compiler.ir.text.graph_printer import GraphPrinter
 from compiler.ir.text.ir_text import AnyIR, print_ir
 from compiler.ir.tile.kernel import Kernel
 from compiler.passes.base import Context
-from compiler.passes.instrument import ir_size
+from compiler.passes.instrument import PassRun, ir_size
 from compiler.passes.manager import run_on_nested_graphs
 from compiler.passes.remark import Remark, Remarks
 from compiler.report.explore.line_delta import Hunk, line_delta
 from compiler.report.explore.origins import OriginLoc, origin_name, subject_of
 from compiler.report.explore.page_data import Rewrite
-from compiler.report.explore.recording import PassRun
 
 MAX_OFFERED, MAX_RERUN = 1_000_000, 60_000
 """Most nodes or statements that are visited to show the rewrites of one pass: in states that it offers, and in further runs."""

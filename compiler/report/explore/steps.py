@@ -11,11 +11,12 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.tile.digest import kernel_digest
 from compiler.ir.tile.kernel import Kernel
 from compiler.passes.base import Context
+from compiler.passes.instrument import PassRun
 from compiler.passes.manager import run_passes
 from compiler.report.explore.drawing import DrawingBuilder
 from compiler.report.explore.line_delta import line_delta
-from compiler.report.explore.page_data import PageAlternative, Step, Steps
-from compiler.report.explore.recording import PassRun, Recording
+from compiler.report.explore.page_data import PageAlternative, PageStep, Steps
+from compiler.report.explore.recording import RecordedCompilation
 from compiler.report.explore.rewrites import printed_lines, rewrites_of
 from compiler.runtime.profile import sharing_threads
 
@@ -36,7 +37,7 @@ def steps_of(
     if not runs:
         return Steps([], [])
     text = first = printed_lines(runs[0].before)
-    steps = list[Step]()
+    steps = list[PageStep]()
     for run in runs:
         new = text if run.after is None or run.after is run.before else printed_lines(run.after)
         delta = line_delta(text, new)
@@ -46,12 +47,14 @@ def steps_of(
         effect = (type(run.pass_).__doc__ or "").strip().split("\n")[0]
         rewrites = rewrites_of(run, context) if delta else ([], "")
         failed = run.after is None
-        steps.append(Step(run.pass_.name, str(run.pass_), effect, run.seconds, delta, *rewrites, drawn, failed))
+        steps.append(PageStep(run.pass_.name, str(run.pass_), effect, run.seconds, delta, *rewrites, drawn, failed))
         text = new
     return Steps(first, steps)
 
 
-def predicted_alternatives(runs: Sequence[PassRun], recording: Recording, machine: Machine) -> list[PageAlternative]:
+def predicted_alternatives(
+    runs: Sequence[PassRun], recording: RecordedCompilation, machine: Machine
+) -> list[PageAlternative]:
     """Return the alternatives that passes over one kernel proposed, with the time of the kernel that each leads to."""
     found = list[PageAlternative]()
     passes = [r.pass_ for r in runs]

@@ -31,11 +31,11 @@ from compiler.report.explore.page_data import (
     PageCode,
     PageKernel,
     PageRemark,
+    PageWay,
     Statements,
     Steps,
-    Way,
 )
-from compiler.report.explore.recording import Recording
+from compiler.report.explore.recording import RecordedCompilation
 from compiler.report.explore.rewrites import printed_lines
 from compiler.report.explore.roofline import ceilings_of
 from compiler.report.explore.statement_origins import kernel_values, statement_origins
@@ -54,14 +54,14 @@ class WayBuilder:
     """One program compiled in one way; `sizes` are the dynamic sizes of the measured call, `seconds` its time by kernel."""
 
     name: str
-    recording: Recording
+    recording: RecordedCompilation
     options: Options
     sizes: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
 
-    def build(self, trace: Sequence[Mapping[str, Any]], call: float | None) -> Way:
+    def build(self, trace: Sequence[Mapping[str, Any]], call: float | None) -> PageWay:
         """Return the way; `trace` is of one call, `call` its seconds."""
         r, drawings = self.recording, DrawingBuilder()
         kernels = kernels_by_node(r.stages)
@@ -77,7 +77,7 @@ class WayBuilder:
         origins = {k.name: k.origin for k in reports.values()}
         predictions = [k.predicted for k in pages if k.tile.text]
         error = self.error or (str(r.error) if r.error else "")
-        return Way(
+        return PageWay(
             self.name,
             r.target.name,
             graph,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import warnings
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from compiler.passes.pipeline_text import Pipeline, print_pipeline
 from compiler.passes.semantic_check import CheckWarning, SemanticCheck
 from compiler.target import Target
 from compiler.testing.bisection.search import Finding
-from compiler.testing.bisection.subject import Limit, Subject, Way, subject_with
+from compiler.testing.bisection.subject import Limit, Stage, Subject, subject_with
 from compiler.testing.fuzz.reduce import shrink, simplifications
 from compiler.testing.fuzz.reduce_tile import kernel_simplifications, program_simplifications
 
@@ -52,10 +53,10 @@ def pass_problem(pass_: Pass[Any], ir: AnyIR, target: Target) -> str:
 
 def reduce_finding(finding: Finding, subject: Subject) -> tuple[AnyIR, Pipeline]:
     """Return small IR before the pass that a finding names, and the passes that spoil it: that one alone if it does so."""
-    step = finding.step
-    if step is None:
+    run = finding.run
+    if run is None:
         return subject.ir, subject.passes
-    pass_, ir = step.pass_, step.ir
+    pass_, ir = run.pass_, run.before
     kind = problem_kind(pass_problem(pass_, ir, subject.target))
     if kind:
         return reduce_ir(
@@ -69,14 +70,7 @@ def reduce_finding(finding: Finding, subject: Subject) -> tuple[AnyIR, Pipeline]
 
 def problem_kind(problem: str) -> str:
     """Return the words of a problem up to its first number or name."""
-    return (
-        problem.split(" for @", maxsplit=1)[0]
-        .split(" on @", maxsplit=1)[0]
-        .split(" the result of ", maxsplit=1)[0]
-        .split(":", maxsplit=1)[0]
-        if problem
-        else ""
-    )
+    return re.split(" for @| on @| the result of |:", problem, maxsplit=1)[0]
 
 
 def passes_from(pass_: Pass[Any], ir: AnyIR, passes: Pipeline) -> Pipeline:
@@ -92,9 +86,9 @@ def fails_natively(ir: AnyIR, passes: Pipeline, pass_: Pass[Any], target: Target
         subject = subject_with(ir, passes, target)
     except Exception:  # what cannot be interpreted is no example
         return False
-    if not subject.attempt(Limit(), Way.NATIVE).problem:
+    if not subject.attempt(Limit(), Stage.NATIVE).problem:
         return False
-    return not subject.attempt(Limit(0, pass_.name), Way.NATIVE).problem
+    return not subject.attempt(Limit(0, pass_.name), Stage.NATIVE).problem
 
 
 def reduce_ir(ir: AnyIR, finding: Finding, still_fails: Callable[[AnyIR], bool], limit: int) -> AnyIR:
@@ -186,7 +180,7 @@ def write_files(
         command, (imports, body) = ["tilewright", "bisect", str(file), "-p", text], NATIVE_CODE
     command += [] if options.target == "host" else ["--target", options.target]
     file.write_text(f"# {shlex.join(command)}\n{print_ir(ir, full=True)}\n", encoding="utf-8")
-    summary = next(iter(finding.problem.splitlines()), finding.stage).replace('"', "'")
+    summary = next(iter(finding.problem.splitlines()), finding.cause).replace('"', "'")
     body = body.format(target=options.target, passes=text)
     script.write_text(SCRIPT.format(summary=summary, imports=imports, body=body), encoding="utf-8")
     return file, script, shlex.join(command)

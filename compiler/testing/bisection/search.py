@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import sqrt
@@ -13,10 +12,11 @@ from compiler.errors import TilewrightError
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program
 from compiler.passes.base import Context
+from compiler.passes.instrument import PassRecorder, PassRun
 from compiler.passes.pipeline_text import Pipeline
 from compiler.passes.remark import Remark, format_seconds
 from compiler.runtime.timing import interleaved_timings
-from compiler.testing.bisection.subject import Attempt, Limit, Step, Subject, Trace, Way
+from compiler.testing.bisection.subject import Attempt, Limit, Stage, Subject
 from compiler.testing.fuzz.check import Failure
 from compiler.testing.fuzz.workers import map_in_processes
 
@@ -26,20 +26,20 @@ MIN_SLOWDOWN = 1.1
 
 @dataclass(frozen=True)
 class Finding:
-    """Cause of a fault: the `rewrite`, number `number` of `total`, or if none does, what `stage` says.
+    """Cause of a fault: the `rewrite`, number `number` of `total`, or if none does, what `cause` says.
 
-    `problem` is what goes wrong, `step` the run of the pass, and `attempts` the number of compilations.  `pass_name` is "" if no pass is
+    `problem` is what goes wrong, `run` the run of the pass, and `attempts` the number of compilations.  `pass_name` is "" if no pass is
     to blame; `limited_to` says that `number` counts the rewrites of that pass alone.
     """
 
     problem: str
-    stage: str
-    way: Way
+    cause: str
+    stage: Stage
     pass_name: str = ""
     number: int = 0
     total: int = 0
     rewrite: Remark | None = None
-    step: Step | None = None
+    run: PassRun | None = None
     attempts: int = 0
     limited_to: str = ""
 
@@ -58,56 +58,47 @@ class Search:
 
     def run(self) -> Finding | None:
         """Return what breaks the subject, or None if its results are right."""
-        self.crashes = self.isolated and isinstance(self.in_process(Limit(), Way.NATIVE), Failure)
-        for way in self.subject.ways:
-            whole = self.attempt(Limit(), way)
-            if whole.problem and (found := self.search(whole, way) or blame_stage(whole, way)):
+        self.crashes = self.isolated and isinstance(self.in_process(Limit(), Stage.NATIVE), Failure)
+        for stage in self.subject.stages:
+            whole = self.attempt(Limit(), stage)
+            if whole.problem and (found := self.search(whole, stage) or blame_stage(whole, stage)):
                 return replace(found, attempts=self.attempts)
         return None
 
-    def search(self, whole: Attempt, way: Way) -> Finding | None:
+    def search(self, whole: Attempt, stage: Stage) -> Finding | None:
         """Return the first bad rewrite of an attempt that failed; None if it fails without any."""
         total = len(whole.rewrites)
-        if not total or self.attempt(Limit(0), way).problem:
+        if not total or self.attempt(Limit(0), stage).problem:
             return None
-        number = first_bad(total, lambda n: bool(self.attempt(Limit(n), way).problem))
-        return finding_of(self.attempt(Limit(number), way), number, total, way)
+        number = first_bad(total, lambda n: bool(self.attempt(Limit(n), stage).problem))
+        return finding_of(self.attempt(Limit(number), stage), number, total, stage)
 
-    def attempt(self, limit: Limit, way: Way) -> Attempt:
+    def attempt(self, limit: Limit, stage: Stage) -> Attempt:
         """Attempt a compilation, in a process of its own if native code crashes; the passes run here too, for their rewrites."""
         self.attempts += 1
-        if not self.crashes or way is not Way.NATIVE:
-            return self.subject.attempt(limit, way)
-        outcome = self.in_process(limit, way)
-        traced = trace_passes(self.subject, limit, way)
+        if not self.crashes or stage is not Stage.NATIVE:
+            return self.subject.attempt(limit, stage)
+        outcome = self.in_process(limit, stage)
+        traced = self.subject.attempt(limit, stage, runs_result=False)
         return replace(traced, problem=f"{outcome}" if isinstance(outcome, Failure) else outcome)
 
-    def in_process(self, limit: Limit, way: Way) -> str | Failure:
+    def in_process(self, limit: Limit, stage: Stage) -> str | Failure:
         """Return the problem of an attempt in a copy of this process, or how that ended."""
-        ((_, outcome),) = map_in_processes(partial(problem_of, self.subject, way), [limit], forks=True)
+        ((_, outcome),) = map_in_processes(partial(problem_of, self.subject, stage), [limit], forks=True)
         return outcome
 
 
-def blame_stage(whole: Attempt, way: Way) -> Finding | None:
+def blame_stage(whole: Attempt, stage: Stage) -> Finding | None:
     """Return what is to blame for a problem that no rewrite causes: a pass that fails, lowering, or code generation."""
-    if step := whole.failed_step:
-        return Finding(whole.problem, "the pass, without any rewrite", way, step.pass_.name, step=step)
-    stages = {Way.LOWERED: "lowering", Way.NATIVE: "code generation"}
-    return Finding(whole.problem, stages[way], way) if way in stages else None
+    if run := whole.failed_run:
+        return Finding(whole.problem, "the pass, without any rewrite", stage, run.pass_.name, run=run)
+    causes = {Stage.LOWERED: "lowering", Stage.NATIVE: "code generation"}
+    return Finding(whole.problem, causes[stage], stage) if stage in causes else None
 
 
-def problem_of(subject: Subject, way: Way, limit: Limit) -> str:
+def problem_of(subject: Subject, stage: Stage, limit: Limit) -> str:
     """Return the problem of an attempt."""
-    return subject.attempt(limit, way).problem
-
-
-def trace_passes(subject: Subject, limit: Limit, way: Way) -> Attempt:
-    """Run the passes of an attempt, without the code they lead to."""
-    context, trace = Context.for_target(subject.target, limit.count), Trace()
-    context.limited_pass, context.refuses_required = limit.of, way is not Way.NATIVE
-    with suppress(Exception):  # the attempt itself says what is wrong
-        subject.compile(context, trace, way)
-    return Attempt("", tuple(context.rewrites), tuple(trace.steps))
+    return subject.attempt(limit, stage).problem
 
 
 def first_bad(total: int, is_bad: Callable[[int], bool]) -> int:
@@ -119,13 +110,15 @@ def first_bad(total: int, is_bad: Callable[[int], bool]) -> int:
     return bad
 
 
-def finding_of(bad: Attempt, number: int, total: int, way: Way, of: str = "") -> Finding:
+def finding_of(bad: Attempt, number: int, total: int, stage: Stage, of: str = "") -> Finding:
     """Return the finding that rewrite `number` of an attempt is the first bad one."""
     counted = [r for r in bad.rewrites if of in ("", r.pass_)]
     rewrite = counted[number - 1]
     position = next(k for k, r in enumerate(bad.rewrites) if r is rewrite) + 1
-    runs = (s for s in reversed(bad.steps) if s.before < position and s.pass_.name == rewrite.pass_)
-    return Finding(bad.problem, "rewrite", way, rewrite.pass_, number, total, rewrite, next(runs, None), limited_to=of)
+    runs = (r for r in reversed(bad.runs) if r.made < position and r.pass_.name == rewrite.pass_)
+    return Finding(
+        bad.problem, "rewrite", stage, rewrite.pass_, number, total, rewrite, next(runs, None), limited_to=of
+    )
 
 
 # slow programs
@@ -162,17 +155,17 @@ class SlownessSearch:
         (start, stop, new) = edits[changed - 1]
         if not new:
             removed = ", ".join(map(str, self.other[start:stop]))
-            return Finding(problem, f"without {removed}", Way.NATIVE, removed, attempts=self.attempts)
+            return Finding(problem, f"without {removed}", Stage.NATIVE, removed, attempts=self.attempts)
         for pass_ in new:
             found = self.rewrite_of(replace(self.subject, passes=passes), pass_.name)
             if found:
                 return replace(found, problem=problem, attempts=self.attempts)
         names = ", ".join(map(str, new))
-        return Finding(problem, f"with {names}", Way.NATIVE, names, attempts=self.attempts)
+        return Finding(problem, f"with {names}", Stage.NATIVE, names, attempts=self.attempts)
 
     def rewrite_of(self, subject: Subject, name: str) -> Finding | None:
         """Return the first rewrite of a pass with which a subject is slow; None if it is slow without, or fast with all."""
-        whole = trace_passes(subject, Limit(of=name), Way.NATIVE)
+        whole = subject.attempt(Limit(of=name), Stage.NATIVE, runs_result=False)
         total = sum(r.pass_ == name for r in whole.rewrites)
         if (
             not total
@@ -181,7 +174,8 @@ class SlownessSearch:
         ):
             return None
         number = first_bad(total, lambda n: self.is_slow(subject.passes, Limit(n, name)))
-        return finding_of(trace_passes(subject, Limit(number, name), Way.NATIVE), number, total, Way.NATIVE, name)
+        bad = subject.attempt(Limit(number, name), Stage.NATIVE, runs_result=False)
+        return finding_of(bad, number, total, Stage.NATIVE, name)
 
     def is_slow(self, passes: Pipeline, limit: Limit | None = None) -> bool:
         """Return True if the subject takes more than the threshold."""
@@ -194,7 +188,7 @@ class SlownessSearch:
         limit, subject = limit or Limit(), replace(self.subject, passes=passes)
         context = Context.for_target(subject.target, limit.count)
         context.limited_pass = limit.of
-        made = subject.compile(context, Trace(), Way.NATIVE)
+        made = subject.compile(context, PassRecorder(), Stage.NATIVE)
         if isinstance(made, Kernel):
             return subject.native_kernel(made).bind(subject.inputs)
         if not isinstance(made, Program):

@@ -13,8 +13,8 @@ from compiler.driver.specialization import size_buckets
 from compiler.driver.variant import Plan
 from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
-from compiler.ir.interpret.random_inputs import Array
 from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT
 from compiler.ir.text.ir_text import AnyIR, print_ir
 from compiler.ir.tile.kernel import Kernel
@@ -57,7 +57,7 @@ class Bisection:
         """Return what a finding says, without files."""
         r = finding.rewrite
         where = (r.message, r.node, r.kernel, str(r.loc or "")) if r else ("", "", "", "")
-        stage = f"{finding.stage} of {finding.way.value}" if r else finding.stage
+        stage = f"{finding.cause} of {finding.stage.value}" if r else finding.cause
         return Bisection(
             finding.problem, stage, finding.pass_name, finding.number, finding.total, *where, finding.attempts
         )

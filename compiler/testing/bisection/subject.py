@@ -12,16 +12,15 @@ import torch
 
 from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.targets import CPUTarget
-from compiler.driver.specialization import SIZE_BUCKETS
+from compiler.driver.specialization import with_dynamic_sizes
 from compiler.errors import TilewrightError
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.graph import interpret
-from compiler.ir.interpret.random_inputs import Array, random_inputs, small_symbol_values
+from compiler.ir.interpret.random_inputs import random_inputs, small_symbol_values
 from compiler.ir.interpret.size_sampling import dynamic_sizes_of, interpreted_statements, sample_sizes
 from compiler.ir.interpret.tile import KernelRunner, run_kernel
 from compiler.ir.symbolic.binding import bind_symbols
-from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, choose_size_hint
-from compiler.ir.symbolic.index_expr import dynamic_size
 from compiler.ir.text.ir_text import AnyIR
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program
@@ -29,9 +28,9 @@ from compiler.ir.torch_types import as_array, as_tensor
 from compiler.ir.types import TensorType
 from compiler.lowering.program import lower
 from compiler.options import Options
-from compiler.passes.base import Context, Pass
-from compiler.passes.instrument import Verify
-from compiler.passes.manager import PassInstrument, describe_error, run_pipeline
+from compiler.passes.base import Context
+from compiler.passes.instrument import PassRecorder, PassRun, Verify
+from compiler.passes.manager import describe_error, run_pipeline
 from compiler.passes.pipeline_text import Pipeline
 from compiler.passes.remark import Remark
 from compiler.passes.semantic_check import (
@@ -55,7 +54,7 @@ TILE_FILLING_SIZE = 37
 """Value of a graph's dynamic sizes: it fills tiles, and leaves partial ones."""
 
 
-class Way(Enum):
+class Stage(Enum):
     """Stage at which passes end, and the way to run the result.
 
     GRAPH are the graph passes, interpreted in float64.  LOWERED is the lowered program, and TILE what tile passes make of it, both
@@ -77,41 +76,17 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Step:
-    """A run of one pass: its input, how many rewrites were made before and after it, and whether it came to its end."""
-
-    pass_: Pass[Any]
-    ir: AnyIR
-    before: int
-    after: int
-    is_done: bool = False
-
-
-@dataclass
-class Trace(PassInstrument):
-    """Recorder of the runs of passes; the last one may have failed."""
-
-    steps: list[Step] = field(default_factory=list)
-
-    def before_pass(self, pass_: Pass[Any], ir: AnyIR, context: Context) -> None:
-        self.steps.append(Step(pass_, ir, len(context.rewrites), len(context.rewrites)))
-
-    def after_pass(self, pass_: Pass[Any], old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
-        self.steps[-1] = replace(self.steps[-1], after=len(context.rewrites), is_done=True)
-
-
-@dataclass(frozen=True)
 class Attempt:
     """A compilation: the problem with it or "", the rewrites that were made, and the runs of passes."""
 
     problem: str
     rewrites: Sequence[Remark] = ()
-    steps: Sequence[Step] = ()
+    runs: Sequence[PassRun] = ()
 
     @property
-    def failed_step(self) -> Step | None:
+    def failed_run(self) -> PassRun | None:
         """Run of the pass that raised an error, or whose result is invalid; None if every pass came to its end."""
-        return next((s for s in self.steps[-1:] if not s.is_done), None)
+        return next((r for r in self.runs[-1:] if r.after is None), None)
 
 
 @dataclass(frozen=True)
@@ -130,46 +105,47 @@ class Subject:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def ways(self) -> tuple[Way, ...]:
-        """Ways to run it, in the order in which they are tried."""
-        return tuple(Way) if isinstance(self.ir, Graph) else (Way.TILE, Way.NATIVE)
+    def stages(self) -> tuple[Stage, ...]:
+        """Stages whose results can be run, in the order in which they are tried."""
+        return tuple(Stage) if isinstance(self.ir, Graph) else (Stage.TILE, Stage.NATIVE)
 
-    def attempt(self, limit: Limit, way: Way) -> Attempt:
-        """Compile with at most `limit` rewrites and run; any error of the compiler is a problem.
+    def attempt(self, limit: Limit, stage: Stage, runs_result: bool = True) -> Attempt:
+        """Compile with at most `limit` rewrites, and run the result unless told not to; any error of the compiler is a problem.
 
         Only native code makes rewrites that later stages require in any case.
         """
-        context, trace = Context.for_target(self.target, limit.count), Trace()
-        context.limited_pass, context.refuses_required = limit.of, way is not Way.NATIVE
+        context, recorder = Context.for_target(self.target, limit.count), PassRecorder()
+        context.limited_pass, context.refuses_required = limit.of, stage is not Stage.NATIVE
         try:
-            problem = self.difference(self.run(self.compile(context, trace, way), way))
+            made = self.compile(context, recorder, stage)
+            problem = self.difference(self.run(made, stage)) if runs_result else ""
         except Exception as error:  # whatever is wrong is what is looked for
             problem = describe_error(error)
-        return Attempt(problem, tuple(context.rewrites), tuple(trace.steps))
+        return Attempt(problem, tuple(context.rewrites), tuple(recorder.runs))
 
-    def compile(self, context: Context, trace: PassInstrument, way: Way) -> AnyIR:
+    def compile(self, context: Context, recorder: PassRecorder, stage: Stage) -> AnyIR:
         """Return what passes make of the IR."""
-        instruments = [Verify(), trace]
+        instruments = [Verify(), recorder]
         if not isinstance(self.ir, Graph):
             return run_pipeline(self.ir, self.passes, context, instruments)
         graph_passes = [p for p in self.passes if p.ir_type is Graph]
-        if way in (Way.LOWERED, Way.TILE):  # neither limited nor recorded
+        if stage in (Stage.LOWERED, Stage.TILE):  # neither limited nor recorded
             of_graph = replace(context, rewrite_limit=None, rewrites=[])
             graph = run_pipeline(self.ir, graph_passes, of_graph)
         else:
             graph = run_pipeline(self.ir, graph_passes, context, instruments)
-        if way is Way.GRAPH:
+        if stage is Stage.GRAPH:
             return graph
         program = lower(graph, context.lowered_kernels, context.machine)
         tile_passes = [p for p in self.passes if p.ir_type is not Graph]
-        return program if way is Way.LOWERED else run_pipeline(program, tile_passes, context, instruments)
+        return program if stage is Stage.LOWERED else run_pipeline(program, tile_passes, context, instruments)
 
-    def run(self, ir: AnyIR, way: Way) -> list[Array]:
+    def run(self, ir: AnyIR, stage: Stage) -> list[Array]:
         """Run compiled IR on copies of the inputs."""
         if isinstance(ir, Graph):
             fixed = ir.specialize(self.sizes) if self.sizes else ir
             return [as_array(r) for r in interpret(fixed, self.inputs, dtype=torch.float64)]
-        if way is not Way.NATIVE:
+        if stage is not Stage.NATIVE:
             return run_on(ir, self.inputs, self.sizes, interpreter_for(ir, self.sizes))
         if isinstance(ir, Kernel):
             return self.native_kernel(ir)(self.inputs)
@@ -262,14 +238,6 @@ def graph_subject(graph: Graph, passes: Pipeline, target: Target, inputs: Sequen
     errors = [relative_error(w, g) for w, g in zip(expected, rounded, strict=True) if w.dtype.kind == "f"]
     allowed = max(tolerance(graph), ACCURACY_FACTOR * max(errors, default=0.0))
     return Subject(graph, passes, target, given, expected, allowed, sizes)
-
-
-def with_dynamic_sizes(graph: Graph) -> Graph:
-    """Return the graph with a dynamic size in place of each symbol that has no range yet."""
-    declared = {s.name for s in dynamic_sizes_of(graph)}
-    hint = choose_size_hint(0, SIZE_BUCKETS[0], 0, DEFAULT_SIZE_HINT)
-    sizes = {s: dynamic_size(s, 0, SIZE_BUCKETS[0], hint) for s in graph.symbols - declared}
-    return graph.specialize(sizes) if sizes else graph
 
 
 def sizes_of(graph: Graph, inputs: Sequence[Array] | None) -> dict[str, int]:

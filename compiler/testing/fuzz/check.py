@@ -15,22 +15,22 @@ from compiler.codegen.llvm.backend import PROGRAM_PASSES, TILE_PASSES
 from compiler.codegen.llvm.targets import CPU_TARGETS
 from compiler.codegen.triton.targets import GPU_TARGETS
 from compiler.driver.compiled_graph import CompiledGraph
-from compiler.driver.specialization import SIZE_BUCKETS
+from compiler.driver.specialization import with_dynamic_sizes
 from compiler.errors import DynamicShapeError, TargetError
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.random_inputs import small_symbol_values
 from compiler.ir.interpret.size_sampling import interpreted_statements
 from compiler.ir.interpret.tile import run_program
-from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, SMALL_SIZE_HINT, choose_size_hint
-from compiler.ir.symbolic.index_expr import dynamic_size
+from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, SMALL_SIZE_HINT
 from compiler.ir.tile.dynamic_sizes import bind_sizes
 from compiler.ir.tile.program import Program
 from compiler.ir.torch_types import as_array, as_tensor
 from compiler.ir.verify.graph import verify_graph
 from compiler.options import Options
 from compiler.pipeline import lower_and_schedule
-from compiler.testing.fuzz.inputs import Array, inputs_for
-from compiler.testing.fuzz.op_calls import BUILD_ERRORS, MAX_VALUE_ELEMENTS, numel, result_types
+from compiler.testing.fuzz.inputs import inputs_for
+from compiler.testing.fuzz.op_calls import BUILD_ERRORS, MAX_VALUE_ELEMENTS, numel
 from compiler.testing.fuzz.rounding_oracle import Expectation, Reference
 
 AGGRESSIVE_PASSES = {
@@ -83,9 +83,8 @@ class PreparedGraph:
     @cached_property
     def _program(self) -> Program:
         """Scheduled program with dynamic sizes in the first size bucket; raises DynamicShapeError if they must be static."""
-        hint = choose_size_hint(0, SIZE_BUCKETS[0], 0, self.configuration.size_hint)
-        sizes = {s: dynamic_size(s, 0, SIZE_BUCKETS[0], hint) for s in self.graph.symbols}
-        return lower_and_schedule(self.graph.specialize(sizes), self.configuration.options).scheduled
+        graph = with_dynamic_sizes(self.graph, self.configuration.size_hint)
+        return lower_and_schedule(graph, self.configuration.options).scheduled
 
     def run(self, static_graph: Graph, inputs: Sequence[Array]) -> list[Array]:
         """Run the graph and return all outputs, also those written back to inputs; `static_graph` has the sizes of `inputs`."""
@@ -238,7 +237,7 @@ def static_specializations(graph: Graph, seed: int) -> list[Graph]:
         large = graph.specialize(small_symbol_values(graph, TILE_FILLING_SIZES[seed % len(TILE_FILLING_SIZES)]))
     except BUILD_ERRORS:
         return [small]
-    fits = all(numel(t) <= 16 * MAX_VALUE_ELEMENTS for n in large for t in result_types(n))
+    fits = all(numel(t) <= 16 * MAX_VALUE_ELEMENTS for n in large for t in n.result_types)
     return [small, large] if fits else [small]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from compiler.ir import ops
+from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData, to_storage
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import OPERAND_KINDS, OPS, Node, Op, constant_node, input_node
@@ -170,7 +171,7 @@ class GraphBuilder:
             return self.constant_from_array(t, np.full(t.static_shape(), value))
         return self.constant_from_array(t, random_elements(t, self.array_rng, special=choice > 0.93))
 
-    def constant_from_array(self, t: TensorType, array: np.ndarray[Any, Any]) -> Node:
+    def constant_from_array(self, t: TensorType, array: Array) -> Node:
         return constant_node(ConstantData(t.dtype, to_storage(np.asarray(array).astype(t.dtype.numpy), t.dtype)))
 
     def adapt_value(self, x: Node, t: TensorType) -> Node | None:

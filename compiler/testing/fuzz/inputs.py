@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Gather, Lookup, Scatter, index_vars
@@ -14,8 +14,6 @@ from compiler.ir.interpret.random_inputs import special_values
 from compiler.ir.scalar import round_to
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.types import DType, TensorType
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def index_operands(node: Node) -> dict[int, tuple[int, bool]]:

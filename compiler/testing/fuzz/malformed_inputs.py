@@ -33,7 +33,6 @@ from compiler.passes.manager import run_pipeline
 from compiler.pipeline import lower_and_schedule
 from compiler.testing.fuzz.check import CheckOutcome, Failure
 from compiler.testing.fuzz.generate import random_graph
-from compiler.testing.fuzz.op_calls import result_types
 
 REPLACEMENT_TOKENS = (
     *"%{}[](),=:-+*<&|\"\\\n \0é", "->", "..", "//", "9" * 30, "0", "1", "-1", "7", "1.5", "inf", "nan", '"a"', "%x0", "%i0", "@w",
@@ -94,7 +93,7 @@ def _compile_ir(ir: Graph | Kernel | Program) -> None:
     options = Options(cache="")
     if isinstance(ir, Graph):
         verify_graph(ir)
-        types = [t for n in ir.nodes for t in result_types(n)]
+        types = [t for n in ir.nodes for t in n.result_types]
         if all(t.is_static and 0 <= int(t.numel) <= MAX_COMPILED_ELEMENTS for t in types):  # type: ignore[arg-type]  # static
             lower_and_schedule(ir, options)
         return

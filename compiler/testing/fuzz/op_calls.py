@@ -47,7 +47,7 @@ class OpCall:
             node = self.op(*(input_node(f"x{k}", t) for k, t in enumerate(self.types)), **self.attrs)
         except BUILD_ERRORS:
             return None
-        if any(numel(t) > MAX_VALUE_ELEMENTS or any(d < 0 for d in t.static_shape()) for t in result_types(node)):
+        if any(numel(t) > MAX_VALUE_ELEMENTS or any(d < 0 for d in t.static_shape()) for t in node.result_types):
             return None
         if reference_mismatch(node) is not None:
             return None
@@ -69,17 +69,13 @@ def reference_mismatch(node: Node) -> str | None:
     except Exception as error:  # PyTorch raises many kinds
         return f"{type(error).__name__}: {error}"
     shapes = [tuple(r.shape) for r in (result if isinstance(result, (tuple, list)) else (result,))]
-    expected = [t.static_shape() for t in result_types(node)]
+    expected = [t.static_shape() for t in node.result_types]
     return None if shapes == expected else f"the reference returns shapes {shapes}, the type rule {expected}"
 
 
 def reference_dtype(dtype: DType) -> torch.dtype:
     """Return the dtype in which a reference is run."""
     return torch.float64 if dtype.is_float else TORCH_DTYPES[dtype]
-
-
-def result_types(node: Node) -> tuple[TensorType, ...]:
-    return node.result_type if isinstance(node.result_type, tuple) else (node.result_type,)
 
 
 def numel(t: TensorType) -> int:

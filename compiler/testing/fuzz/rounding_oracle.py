@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, INPUT, Node
 from compiler.ir.graph.structure import (
@@ -33,7 +34,6 @@ from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
 from compiler.ir.types import DType, f32
 from compiler.passes.manager import run_pipeline
 from compiler.testing.fuzz.error_bounds import error_bounds, has_known_integers, resolution
-from compiler.testing.fuzz.inputs import Array
 
 Value: TypeAlias = Any
 """A tensor, or a tuple of tensors."""
@@ -107,9 +107,9 @@ class Expectation:
 
 def float_class(array: Array) -> Array:
     """Classify elements: 0 finite, 1 infinity, -1 negative infinity, 2 NaN."""
-    classes = np.zeros(array.shape, np.int8)
-    classes[np.isposinf(array)], classes[np.isneginf(array)], classes[np.isnan(array)] = 1, -1, 2
-    return classes
+    if array.dtype.kind != "f":
+        return np.zeros(array.shape)
+    return np.where(np.isnan(array), 2, np.where(np.isinf(array), np.sign(array), 0))
 
 
 @dataclass(frozen=True)

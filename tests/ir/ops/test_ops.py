@@ -42,17 +42,13 @@ def _case(op: Op, s: SampleInput) -> tuple[Node, list[np.ndarray]]:
     return op(*inputs, **s.attrs), [_elements(t, s, rng) for t in types]
 
 
-def _result_types(node: Node) -> tuple[TensorType, ...]:
-    return node.result_type if isinstance(node.result_type, tuple) else (node.result_type,)
-
-
 @pytest.mark.parametrize(("op", "s"), CASES)
 def test_type_rule(op: Op, s: SampleInput) -> None:
     node, arrays = _case(op, s)
     tensors = [torch.from_numpy(a).to(to_torch(o.dtype)) for a, o in zip(arrays, node.operands, strict=True)]
     result = op.reference(*tensors, **node.attrs)  # type: ignore[misc]
     got = result if isinstance(result, tuple) else (result,)
-    assert [(to_torch(t.dtype), t.shape) for t in _result_types(node)] == [(r.dtype, tuple(r.shape)) for r in got]
+    assert [(to_torch(t.dtype), t.shape) for t in node.result_types] == [(r.dtype, tuple(r.shape)) for r in got]
 
 
 @pytest.mark.parametrize(("op", "s"), [c for c in CASES if not isinstance(c.values[0].structure, Opaque)])

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,17 @@ def page_data(file: Path) -> dict[str, Any]:
     return data
 
 
+def apply_delta(old: Sequence[str], delta: Iterable[Sequence[Any]]) -> list[str]:
+    """Return the new text of a delta."""
+    new, position = list[str](), 0
+    for start, removed, added in delta:
+        new += [*old[position:start], *added]
+        position = start + removed
+    return [*new, *old[position:]]
+
+
 def final_text(steps: dict[str, Any]) -> str:
     """Return the text after all steps."""
-    from compiler.report.explore.line_delta import apply_delta
-
     text = steps["text"]
     for step in steps["steps"]:
         text = apply_delta(text, step["delta"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.report.explore.line_delta import apply_delta, line_delta
+from compiler.report.explore.line_delta import line_delta
+from tests.report.explore.pages import apply_delta
 
 TEXTS = st.lists(st.sampled_from("abc}"), max_size=12)
 

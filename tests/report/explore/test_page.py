@@ -18,10 +18,9 @@ from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph, unique_names
 from compiler.ir.text.tile_printer import print_kernel
 from compiler.passes.base import PASSES, Context, GraphPass, register
-from compiler.report.explore.line_delta import apply_delta
 from compiler.report.explore.origins import OriginTable, origin_name
 from compiler.report.explore.page import FOLDER, bundled_script
-from tests.report.explore.pages import Net, final_text, page_data
+from tests.report.explore.pages import Net, apply_delta, final_text, page_data
 
 X = torch.randn(8, 32)
 

@@ -13,17 +13,18 @@ from compiler.ir.graph.node import Node
 from compiler.ir.text.ir_text import parse_ir
 from compiler.options import Options
 from compiler.passes.base import Context
+from compiler.passes.instrument import PassRecorder, PassRun
 from compiler.passes.manager import run_pipeline
 from compiler.passes.pattern import Match, RulePass, any_value, rewrite
 from compiler.passes.pipeline_text import parse_pipeline
 from compiler.report.explore import rewrites
-from compiler.report.explore.line_delta import apply_delta
 from compiler.report.explore.origins import OriginTable
-from compiler.report.explore.page_data import Step
-from compiler.report.explore.recording import PassRecorder, PassRun, record
+from compiler.report.explore.page_data import PageStep
+from compiler.report.explore.recording import record
 from compiler.report.explore.rewrites import printed_lines, rewrites_of
 from compiler.report.explore.steps import steps_of
 from compiler.tools.cli import main
+from tests.report.explore.pages import apply_delta
 
 GRAPH = """graph @g(%x: f32[8, 16], %w: f32[16, 16]) {
   %a: f32[8, 16] = neg %x
@@ -41,7 +42,7 @@ GRAPH = """graph @g(%x: f32[8, 16], %w: f32[16, 16]) {
 PASSES = "canonicalize,cse,fuse"
 
 
-def steps_with_texts(runs: tuple[PassRun, ...], context: Context) -> Iterator[tuple[Step, int, str]]:
+def steps_with_texts(runs: tuple[PassRun, ...], context: Context) -> Iterator[tuple[PageStep, int, str]]:
     """Yield each rewrite of a page with its pass, its number, and the text after it."""
     steps = steps_of(runs, context)
     text = steps.text
