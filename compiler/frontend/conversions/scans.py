@@ -1,4 +1,4 @@
-"""Conversions of scans: cumulative sums, products, minima and maxima."""
+"""Conversions of scans: cumulative sums, products, minima and maxima; and of differences, which undo sums."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from compiler.frontend.conversions.reductions import as_sum_dtype
-from compiler.frontend.conversions.views import canonicalize_dim, view
+from compiler.frontend.conversions.views import canonicalize_dim, cat, slice_, view
 from compiler.frontend.promotion import as_float
 from compiler.frontend.registry import converts
 from compiler.ir import ops
@@ -29,6 +29,17 @@ def _scanned_sum(op: Op, x: Node, dim: int, dtype: torch.dtype | None = None) ->
 @converts("aten.logcumsumexp.default")
 def logcumsumexp(x: Node, dim: int) -> Node:
     return _scanned(ops.logcumsumexp, as_float(x), dim)
+
+
+@converts("aten.diff.default")
+def diff(x: Node, n: int = 1, dim: int = -1, prepend: Node | None = None, append: Node | None = None) -> Node:
+    """Subtract from each element the one before, `n` times; of boolean ones, tell which differ."""
+    x = cat([part for part in (prepend, x, append) if part is not None], dim)
+    for _ in range(n):
+        if x.shape[canonicalize_dim(dim, x.type.rank)] == 0:
+            break
+        x = (ops.ne if x.dtype == boolean else ops.sub)(slice_(x, dim, 1), slice_(x, dim, 0, -1))
+    return x
 
 
 def _minmax_scan(values: Op, indices: Op, x: Node, dim: int) -> tuple[Node, Node]:

@@ -370,6 +370,21 @@ def pixel_shuffle(x: Node, factor: int) -> Node:
     return view(mixed, (*front, floordiv(c, factor * factor), h * factor, w * factor))
 
 
+@converts("aten.pixel_unshuffle.default")
+def pixel_unshuffle(x: Node, factor: int) -> Node:
+    *front, c, h, w = x.shape
+    k = len(front)
+    split = view(x, (*front, c, floordiv(h, factor), factor, floordiv(w, factor), factor))
+    mixed = ops.permute(split, dims=(*range(k), k, k + 2, k + 4, k + 1, k + 3))
+    return view(mixed, (*front, c * factor * factor, floordiv(h, factor), floordiv(w, factor)))
+
+
+@converts("aten.channel_shuffle.default")
+def channel_shuffle(x: Node, groups: int) -> Node:
+    b, c, *spatial = x.shape
+    return view(ops.transpose(view(x, (b, groups, floordiv(c, groups), *spatial)), 1, 2), x.shape)
+
+
 @converts("aten.unfold.default", "aten.unfold_copy.default")
 def unfold(x: Node, dim: int, size: int, step: int) -> Node:
     return ops.unfold(x, dim=canonicalize_dim(dim, x.type.rank), size=size, step=step)
