@@ -49,7 +49,7 @@ class Context:
     `target_name` is what errors tell the command line to compile for.  `matrix_shapes` are the matrix multiply-accumulate
     instructions of the target, `kernel_problem` says what it cannot express, `row_problem` which rows no block holds, and
     `reduction_seconds` how long reductions take at least.
-    `kernel` names the kernel that is being worked on, if it is one; the program launches `repeated_kernels` in a loop.
+    `kernel` names the kernel that is being worked on, if it is one, and `program` is the one that launches it, if any.
     `alternatives` are what the autotuner may try.  `wants_small_variant` asks for a second program for small dynamic sizes.
     `lowered_kernels` are those that fusion lowered to compare costs, by the structural key of their body; lowering takes them over.
     `group_costs` are the seconds that fusion estimated for structurally equal groups, by its options and the structural key.
@@ -70,7 +70,7 @@ class Context:
     remarks: Remarks = field(default_factory=Remarks)
     statistics: Counter[str] = field(default_factory=Counter)
     kernel: str = ""
-    repeated_kernels: frozenset[str] = frozenset()
+    program: Program | None = None
     alternatives: list[Alternative] = field(default_factory=list)
     wants_small_variant: bool = False
     lowered_kernels: dict[Hashable, Kernel] = field(default_factory=dict)

@@ -111,6 +111,20 @@ class Program:
         return frozenset(s.kernel for steps in loops for s in walk_steps(steps) if isinstance(s, Launch))
 
     @cached_property
+    def external_bytes(self) -> int:
+        """Bytes of inputs and constants under the size hints: what a call reads without computing it."""
+        return sum(dim_hint(self.buffers[name].nbytes) for name in {*self.inputs, *self.constants})
+
+    def input_params(self, kernel: str) -> frozenset[str]:
+        """Return the parameters of a kernel for which every launch passes an input of the program, or a view of one."""
+        launches = [step for step in self.launches if step.kernel == kernel]
+        return frozenset(
+            p.name
+            for k, p in enumerate(self.kernels[kernel].params)
+            if launches and all(self.root_buffer(step.arguments[k]) in self.inputs for step in launches)
+        )
+
+    @cached_property
     def views(self) -> dict[str, View]:
         """All views by name."""
         return {s.name: s for s in walk_steps(self.steps) if isinstance(s, View)}

@@ -25,7 +25,7 @@ from compiler.ir.tile.kernel import (
     has_partial_rows,
 )
 from compiler.ir.tile.kernel import Prefetch as PrefetchStmt
-from compiler.ir.tile.loop_nest import perfect_nest
+from compiler.ir.tile.loop_nest import perfect_nest, trip_count
 from compiler.passes.base import Context, TilePass, from_machine, register
 
 PrefetchRequests: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]
@@ -50,6 +50,9 @@ class Prefetch(TilePass):
     `l1_distance`: L1 has room and fill buffers for few lines.  If tiles may have fewer rows, the number of rows decides
     at run time: `prefetch w[%j, %k + 128] level 2 reuse 7..`.  Constants are not prefetched if a loop of the program runs
     the kernel and they are at most 1/`cache_divisor` of the last-level cache, where the next iteration finds them.
+
+    Inputs of the program that a kernel reads once, such as the keys of earlier tokens, are prefetched in the same way if inputs and
+    constants together exceed the last-level cache, where the next call would find them.
     """
 
     name = "prefetch"
@@ -65,7 +68,7 @@ class Prefetch(TilePass):
     def stays_in_cache(self, ir: Kernel, context: Context) -> bool:
         """Return True if a loop of the program rereads the kernel's constants from the last-level cache."""
         constants = sum(dim_hint(p.type.nbytes) for p in ir.params if p.role == "const")
-        if not constants or context.kernel not in context.repeated_kernels:
+        if not constants or not context.program or context.kernel not in context.program.looped_kernels:
             return False
         near = constants * self.cache_divisor <= context.machine.l3
         if near:
@@ -73,20 +76,21 @@ class Prefetch(TilePass):
         return near
 
     def prefetch_panels(self, ir: Kernel, context: Context) -> Kernel:
-        """Prefetch packed constants of contractions that are read contiguously."""
-        machine, table = context.machine, context.accesses(ir)
+        """Prefetch constants, and inputs that are not in a cache, that contractions read contiguously."""
+        machine, table, inputs = context.machine, context.accesses(ir), distant_inputs(context)
         requests: PrefetchRequests = {}
         for a in table.all:
-            buffer_type = table.types[a.buffer]
-            if table.roles[a.buffer] != "const" or not is_contraction(a.stmt) or buffer_bytes(table, a) <= machine.l1:
+            if not is_contraction(a.stmt) or buffer_bytes(table, a) <= machine.l1:
                 continue
-            lane = next((r for r in a.loops if r.lanes and table.depends_on(a, r.var)), None)
-            if lane is None or (panel := panel_rows(table, a, lane)) is None:
+            is_distant = a.buffer in inputs and is_read_once(table, a)
+            if not (table.roles[a.buffer] == "const" or is_distant) or (panel := panel_row(table, a)) is None:
                 continue
-            (loop, rows), numbers = panel, count()
+            (loop, elements), numbers = panel, count()
             for level, distance, reuse in self.choose_distances(table, a, machine):
-                steps = distance // (rows * lane.tile * buffer_type.dtype.bytes)
-                if not context.may_apply(self, f"%{a.buffer} prefetched to L{level}, distance {steps} steps"):
+                steps = distance // (elements * table.types[a.buffer].dtype.bytes * loop.tile) * loop.tile
+                if not steps or not context.may_apply(
+                    self, f"%{a.buffer} prefetched to L{level}, distance {steps} steps"
+                ):
                     continue
                 index = tuple(substitute(d, {loop.var: var(loop.var) + steps}) for d in a.index)
                 chosen = requests.setdefault(id(table.loops[a.loops[-1].var][1]), {})
@@ -152,24 +156,42 @@ def is_row_access(a: Access, row: For) -> bool:
     return bool(source.lanes) and not a.is_store and row.range.var in used and source.var in used
 
 
-def panel_rows(table: Accesses, a: Access, lane: Range) -> tuple[Range, int] | None:
-    """Return the innermost loop in whose steps `a` reads contiguous rows of lanes one after another, and how many in a step.
+def distant_inputs(context: Context) -> frozenset[str]:
+    """Return the parameters of the current kernel that are inputs of its program, if a call finds none of them in a cache."""
+    program = context.program
+    if not program or program.external_bytes <= context.machine.l3 or context.kernel in program.looped_kernels:
+        return frozenset()
+    return program.input_params(context.kernel)
 
-    Several rows make a step of the loop around a reduction whose unrolled steps read one each.
+
+def is_read_once(table: Accesses, a: Access) -> bool:
+    """Return True if no loop reads what `a` has read before, other than in one tile."""
+    return all(table.depends_on(a, r.var) or trip_count(r) == 1 for r in a.loops)
+
+
+def panel_row(table: Accesses, a: Access) -> tuple[Range, int] | None:
+    """Return the innermost loop whose indices `a` reads contiguously, one behind the other, and how many elements each has.
+
+    An index has the vectors of a row, the rows that unrolled steps of a reduction inside read one by one, or what a reduction with
+    lanes reads once.
     """
     depth = a.loops[-1]
-    if table.stride(a, depth.var) == lane.tile:
-        return depth, 1
-    if len(a.loops) == 1:
+    lane = next((r for r in a.loops if r.lanes and table.depends_on(a, r.var)), None)
+    if lane is None:
         return None
-    outer = a.loops[-2]
+    if lane is not depth and table.stride(a, depth.var) == lane.tile:
+        return depth, lane.tile
+    outer = next((r for r in reversed(a.loops[:-1]) if table.depends_on(a, r.var) or trip_count(r) != 1), lane)
     stride, extent = table.stride(a, outer.var), depth.extent
-    if outer is lane or not isinstance(stride, int) or not isinstance(extent, int) or stride % lane.tile:
+    if outer is lane or not isinstance(stride, int) or not isinstance(extent, int):
         return None
-    rows = stride // lane.tile
-    if rows < 1 or extent % rows or depth.unroll % (extent // rows):
+    if lane is depth:
+        is_row = table.stride(a, depth.var) == 1 and stride == extent
+        return (outer, extent) if is_row and is_read_once(table, a) else None
+    rows, rest = divmod(stride, lane.tile)
+    if rest or rows < 1 or extent % rows or depth.unroll % (extent // rows):
         return None
-    return outer, rows
+    return outer, stride
 
 
 def insert_prefetches(body: Block, requests: PrefetchRequests) -> Block:

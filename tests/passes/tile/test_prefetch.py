@@ -166,6 +166,65 @@ def test_steps_that_share_a_row_fetch_nothing_unless_they_are_unrolled() -> None
     check_pass("prefetch", unchanged=GROUPS.format(unroll="", prefetch=""))
 
 
+CACHE = """program {{
+  input %q: f32[3, 16]
+  input %keys: f32[32, 16]
+  input %values: f32[32, 16]
+  output %y: f32[3, 16]
+  buffer %s: f32[3, 32]
+  kernel @scores(in %q: f32[3, 16], in %x: f32[32, 16], out %s: f32[3, 32]) {{
+    for %j in 0..32 tile 4 {{ for %h in 0..3 tile 3 {{
+      %a = reduce add %k in 0..16 tile 16 lanes 16 {{ {of_keys}yield %q[%h, %k] * %x[%j, %k] }}
+      store %a, %s[%h, %j]
+    }} }}
+  }}
+  kernel @mix(in %s: f32[3, 32], in %x: f32[32, 16], out %y: f32[3, 16]) {{
+    for %k in 0..16 tile 16 lanes 16 {{ for %h in 0..3 tile 3 {{
+      %a = reduce add %j in 0..32 {{ {of_values}yield %s[%h, %j] * %x[%j, %k] }}
+      store %a, %y[%h, %k]
+    }} }}
+  }}
+  launch @scores(%q, %keys, %s)
+  launch @mix(%s, %values, %y)
+}}"""
+"""Keys and values of 2 KiB each, and a query of 192 bytes."""
+
+
+def test_inputs_that_are_read_once_from_memory_are_fetched_ahead() -> None:
+    """Keys a whole row at each step of a sum over lanes, values a vector."""
+    after = CACHE.format(of_keys="prefetch %x[%j + 8, %k] ", of_values="prefetch %x[%j + 8, %k] ")
+    before, machine = CACHE.format(of_keys="", of_values=""), Machine(l1=512, l3=4287)
+    check_pass("prefetch{distance=512}", before=before, after=after, machine=machine, idempotent=False)
+    check_pass(
+        "prefetch{distance=767}",
+        before=before,
+        after=after.replace("8, %k] yield %s", "11, %k] yield %s"),
+        machine=machine,
+        idempotent=False,
+    )
+
+
+def test_inputs_are_left_alone_that_a_cache_holds_until_the_next_call() -> None:
+    text = CACHE.format(of_keys="", of_values="")
+    check_pass("prefetch{distance=512}", unchanged=text, machine=Machine(l1=512, l3=4288))
+
+
+def test_nor_inputs_that_a_kernel_reads_again_nor_those_that_another_kernel_computes() -> None:
+    text = CACHE.format(of_keys="", of_values="").replace("tile 3 {", "{")
+    check_pass("prefetch{distance=512}", unchanged=text, machine=Machine(l1=512, l3=4096))
+    text = CACHE.format(of_keys="", of_values="").replace("@mix(%s, %values", "@mix(%s, %copy")
+    copied = "buffer %copy: f32[32, 16]\n  copy %values -> %copy\n  launch @mix"
+    text = text.replace("input %keys", "input %unused: f32[999]\n  input %keys").replace("launch @mix", copied)
+    result = check_pass(
+        "prefetch{distance=512}",
+        before=text,
+        after=text.replace("yield %q", "prefetch %x[%j + 8, %k] yield %q"),
+        machine=Machine(l1=512, l3=4287),
+        idempotent=False,
+    )
+    assert result
+
+
 def test_a_sum_whose_terms_are_lanes_has_no_panel() -> None:
     kernel = parse_kernel("""kernel @k(in %x: f32[65536], const %w: f32[65536], out %y: f32[]) {
       %s = reduce add %k in 0..65536 tile 64 lanes 16 { yield %x[%k] * %w[%k] }
