@@ -117,12 +117,10 @@ class Program:
 
     def input_params(self, kernel: str) -> frozenset[str]:
         """Return the parameters of a kernel for which every launch passes an input of the program, or a view of one."""
-        launches = [step for step in self.launches if step.kernel == kernel]
-        return frozenset(
-            p.name
-            for k, p in enumerate(self.kernels[kernel].params)
-            if launches and all(self.root_buffer(step.arguments[k]) in self.inputs for step in launches)
-        )
+        arguments = [step.arguments for step in self.launches if step.kernel == kernel]
+        params = self.kernels[kernel].params if arguments else ()
+        columns = zip(params, zip(*arguments, strict=True), strict=True)
+        return frozenset(p.name for p, column in columns if all(self.root_buffer(a) in self.inputs for a in column))
 
     @cached_property
     def views(self) -> dict[str, View]:
