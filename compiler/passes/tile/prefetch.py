@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
 from compiler.cost.machine import Machine
@@ -32,6 +34,14 @@ PrefetchRequests: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]
 """Prefetches to insert at the start of a loop's body: `id` of the loop -> (buffer, number) -> statement."""
 
 
+class Panel(NamedTuple):
+    """What `access` reads contiguously, index by index of the innermost loop `loop` for which that holds, `bytes` for each."""
+
+    access: Access
+    loop: Range
+    bytes: int
+
+
 @register
 @dataclass(frozen=True)
 class Prefetch(TilePass):
@@ -45,14 +55,15 @@ class Prefetch(TilePass):
     for %j tile 48 { for %i tile 8 { reduce %k { x[%i, %k] * w[%j, %k] } } }
     ->  for %j tile 48 { for %i tile 8 { reduce %k { prefetch w[%j, %k + 85]  ... } } }
 
-    A packed panel of constants is prefetched `distance` bytes ahead, if what is read of the buffer exceeds the L1 cache.
+    A packed panel of constants is prefetched `distance` bytes ahead, those of all arrays that a loop reads counted together, if
+    what is read of the buffer exceeds the L1 cache.
     If enough rows use a line to hide the latency of memory, it is prefetched to L2 at `distance` and to L1 at
     `l1_distance`: L1 has room and fill buffers for few lines.  If tiles may have fewer rows, the number of rows decides
     at run time: `prefetch w[%j, %k + 128] level 2 reuse 7..`.  Constants are not prefetched if a loop of the program runs
     the kernel and they are at most 1/`cache_divisor` of the last-level cache, where the next iteration finds them.
 
-    Inputs of the program that a kernel reads once, such as the keys of earlier tokens, are prefetched in the same way if inputs and
-    constants together exceed the last-level cache, where the next call would find them.
+    If the inputs and constants of a program exceed the last-level cache, where the next call would find them, those that a kernel
+    reads once are prefetched whatever their size, such as the keys of earlier tokens and the scales of weights.
     """
 
     name = "prefetch"
@@ -76,18 +87,17 @@ class Prefetch(TilePass):
         return near
 
     def prefetch_panels(self, ir: Kernel, context: Context) -> Kernel:
-        """Prefetch constants, and inputs that are not in a cache, that contractions read contiguously."""
-        machine, table, inputs = context.machine, context.accesses(ir), distant_inputs(context)
+        """Prefetch constants, and inputs that are in no cache, that contractions read contiguously."""
+        machine, table = context.machine, context.accesses(ir)
+        panels = list(self.panels(table, context))
+        step_bytes = Counter[str]()
+        for p in panels:
+            step_bytes[p.loop.var] += p.bytes
         requests: PrefetchRequests = {}
-        for a in table.all:
-            if not is_contraction(a.stmt) or buffer_bytes(table, a) <= machine.l1:
-                continue
-            is_distant = a.buffer in inputs and is_read_once(table, a)
-            if not (table.roles[a.buffer] == "const" or is_distant) or (panel := panel_row(table, a)) is None:
-                continue
-            (loop, elements), numbers = panel, count()
+        for p in panels:
+            a, loop, numbers = p.access, p.loop, count()
             for level, distance, reuse in self.choose_distances(table, a, machine):
-                steps = distance // (elements * table.types[a.buffer].dtype.bytes * loop.tile) * loop.tile
+                steps = distance // (step_bytes[loop.var] * loop.tile) * loop.tile
                 if not steps or not context.may_apply(
                     self, f"%{a.buffer} prefetched to L{level}, distance {steps} steps"
                 ):
@@ -97,6 +107,14 @@ class Prefetch(TilePass):
                 chosen[a.buffer, next(numbers)] = PrefetchStmt(a.buffer, index, level, reuse)
             context.propose(self, None, replace(self, distance=2 * self.distance))
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
+
+    def panels(self, table: Accesses, context: Context) -> Iterator[Panel]:
+        """Yield what contractions read contiguously of arrays that are in no cache: large constants, and what is read once of any."""
+        distant = distant_params(context)
+        for a in table.all:
+            is_large = table.roles[a.buffer] == "const" and buffer_bytes(table, a) > context.machine.l1
+            if is_contraction(a.stmt) and (is_large or (a.buffer in distant and is_read_once(table, a))):
+                yield from panel(table, a)
 
     def choose_distances(self, table: Accesses, a: Access, machine: Machine) -> list[tuple[int, int, ReuseRange]]:
         """Return (cache level, distance in bytes, rows per tile that it is for) of the prefetches for an operand.
@@ -156,12 +174,12 @@ def is_row_access(a: Access, row: For) -> bool:
     return bool(source.lanes) and not a.is_store and row.range.var in used and source.var in used
 
 
-def distant_inputs(context: Context) -> frozenset[str]:
-    """Return the parameters of the current kernel that are inputs of its program, if a call finds none of them in a cache."""
+def distant_params(context: Context) -> frozenset[str]:
+    """Return the parameters of the current kernel that are inputs or constants of its program, if a call finds none of them in a cache."""
     program = context.program
     if not program or program.external_bytes <= context.machine.l3 or context.kernel in program.looped_kernels:
         return frozenset()
-    return program.input_params(context.kernel)
+    return program.external_params(context.kernel)
 
 
 def is_read_once(table: Accesses, a: Access) -> bool:
@@ -169,29 +187,27 @@ def is_read_once(table: Accesses, a: Access) -> bool:
     return all(table.depends_on(a, r.var) or trip_count(r) == 1 for r in a.loops)
 
 
-def panel_row(table: Accesses, a: Access) -> tuple[Range, int] | None:
-    """Return the innermost loop whose indices `a` reads contiguously, one behind the other, and how many elements each has.
+def panel(table: Accesses, a: Access) -> Iterator[Panel]:
+    """Yield the panel of `a`, if there is one.
 
     An index has the vectors of a row, the rows that unrolled steps of a reduction inside read one by one, or what a reduction with
     lanes reads once.
     """
-    depth = a.loops[-1]
+    depth, size = a.loops[-1], table.types[a.buffer].dtype.bytes
     lane = next((r for r in a.loops if r.lanes and table.depends_on(a, r.var)), None)
     if lane is None:
-        return None
+        return
     if lane is not depth and table.stride(a, depth.var) == lane.tile:
-        return depth, lane.tile
+        yield Panel(a, depth, lane.tile * size)
+        return
     outer = next((r for r in reversed(a.loops[:-1]) if table.depends_on(a, r.var) or trip_count(r) != 1), lane)
     stride, extent = table.stride(a, outer.var), depth.extent
-    if outer is lane or not isinstance(stride, int) or not isinstance(extent, int):
-        return None
-    if lane is depth:
-        is_row = table.stride(a, depth.var) == 1 and stride == extent
-        return (outer, extent) if is_row and is_read_once(table, a) else None
+    if outer is lane or not isinstance(stride, int) or not isinstance(extent, int) or stride < 1:
+        return
     rows, rest = divmod(stride, lane.tile)
-    if rest or rows < 1 or extent % rows or depth.unroll % (extent // rows):
-        return None
-    return outer, stride
+    is_row = lane is depth and table.stride(a, depth.var) == 1 and stride == extent and is_read_once(table, a)
+    if is_row or (lane is not depth and not rest and extent % rows == 0 and depth.unroll % (extent // rows) == 0):
+        yield Panel(a, outer, stride * size)
 
 
 def insert_prefetches(body: Block, requests: PrefetchRequests) -> Block:

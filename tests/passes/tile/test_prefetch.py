@@ -162,6 +162,18 @@ def test_sums_in_groups_fetch_the_row_of_another_group_in_each_unrolled_step() -
     check_pass("prefetch", before=unrolled(prefetch=""), after=after, idempotent=False)
 
 
+def test_arrays_that_one_loop_reads_share_the_distance() -> None:
+    """A group has 1536 bytes of weights and 384 of scales."""
+    text = GROUPS.replace("const %s: f32[128]", "const %s: f32[96, 128]{{0/96, 1, 0%96}}").replace(
+        "%s[%g]", "%s[%j, %g]"
+    )
+    text = text.replace("%a = reduce add %g in 0..128 {{", "%a = reduce add %g in 0..128 {{ {scales}")
+    text = text.replace("{unroll}", " unroll 8")
+    after = text.format(prefetch="prefetch %w[%g + 8, %j, %k//8]  ", scales="prefetch %s[%j, %g + 8]  ")
+    machine = Machine(l1=32 << 10)
+    check_pass("prefetch", before=text.format(prefetch="", scales=""), after=after, machine=machine, idempotent=False)
+
+
 def test_steps_that_share_a_row_fetch_nothing_unless_they_are_unrolled() -> None:
     check_pass("prefetch", unchanged=GROUPS.format(unroll="", prefetch=""))
 
