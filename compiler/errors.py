@@ -54,11 +54,15 @@ class TypeRuleError(TilewrightError):
 
 @dataclass(frozen=True)
 class UnsupportedOp:
-    """Operator of the user's program that has no conversion to Graph IR, or kernel without code; with the reason and the user's line."""
+    """Operator of the user's program that has no conversion to Graph IR, or kernel without code; with the reason and the user's line.
+
+    `can_fall_back` says whether `fallback="eager"` would run it in PyTorch.
+    """
 
     target: str
     reason: str
     loc: Loc | None = None
+    can_fall_back: bool = True
 
     def __str__(self) -> str:
         code = f": {self.loc.code}" if self.loc and self.loc.code else ""
@@ -70,11 +74,10 @@ class UnsupportedOpError(TilewrightError):
 
     def __init__(self, unsupported_ops: Sequence[UnsupportedOp]) -> None:
         self.unsupported_ops = tuple(unsupported_ops)
-        super().__init__(
-            f"{len(self.unsupported_ops)} operation(s) are not supported:\n"
-            + "\n".join(map(str, self.unsupported_ops))
-            + '\nPass fallback="eager" to run them in PyTorch inside the compiled program.'
-        )
+        lines = [f"{len(self.unsupported_ops)} operation(s) are not supported:", *map(str, self.unsupported_ops)]
+        if all(op.can_fall_back for op in self.unsupported_ops):
+            lines.append('Pass fallback="eager" to run them in PyTorch inside the compiled program.')
+        super().__init__("\n".join(lines))
 
 
 class DynamicShapeError(TilewrightError):

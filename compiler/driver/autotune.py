@@ -88,7 +88,7 @@ class Tuner:
         context = context or Context()
         program_passes, default = split_at_kernels(parse_pipeline(passes))
         program = run_pipeline(ir, program_passes, context, instruments)
-        context.repeated_kernels = program.looped_kernels
+        context.program = program
         cold_bytes = cold_cache_bytes(program, context.machine)
         tuned = {
             k.name: self.tune_kernel(k, default, cold_bytes, context) for k in hot_kernels(program, context.machine)
@@ -122,8 +122,7 @@ class Tuner:
 
 def cold_cache_bytes(program: Program, machine: Machine) -> int:
     """Return the bytes to spread constants over while timing, so that they miss the last cache if a program's do; else 0."""
-    total = sum(size for name in program.constants if isinstance(size := program.buffers[name].nbytes, int))
-    return 2 * machine.l3 if total > machine.l3 else 0
+    return 2 * machine.l3 if program.external_bytes > machine.l3 else 0
 
 
 def hot_kernels(program: Program, machine: Machine) -> Iterator[Kernel]:
@@ -180,7 +179,7 @@ class KernelSearch:
         """Return the kernel after the passes of a candidate, and the alternatives they propose."""
         if candidate not in self.scheduled:
             c = self.context
-            context = Context(c.machine, c.matrix_shapes, repeated_kernels=c.repeated_kernels)
+            context = Context(c.machine, c.matrix_shapes, program=c.program)
             kernel = run_passes(self.kernel, tuple(p for p in candidate if p), context)
             self.scheduled[candidate] = kernel, context.alternatives
         return self.scheduled[candidate]

@@ -106,7 +106,7 @@ def run_with_schedules(
         require_kernels(given, [ir.name])
         return schedule(ir)
     require_kernels(given, ir.kernels)
-    context.repeated_kernels = ir.looped_kernels
+    context.program = ir
     return map_kernels(ir, schedule)
 
 

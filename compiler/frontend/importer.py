@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
@@ -296,8 +296,8 @@ class Importer:
             return Unresolved(problem)
         results = _result_tensors(node.meta.get("val"))
         can_call = isinstance(node.target, torch._ops.OpOverload) or str(node.target) in FUNCTIONALIZED_OPERATORS
-        can_call = can_call and str(node.target) not in QUANTIZED_TENSOR_OPERATORS
-        if self.fallback == "eager" and results and can_call:
+        can_call = bool(results) and can_call and str(node.target) not in QUANTIZED_TENSOR_OPERATORS
+        if self.fallback == "eager" and can_call:
             try:
                 call = self._eager_call(node, results, reason)
             except (ConversionError, TypeRuleError) as error:
@@ -305,7 +305,7 @@ class Importer:
             else:
                 self.eager_calls.append(problem)
                 return call
-        self.unsupported.append(problem)
+        self.unsupported.append(replace(problem, can_fall_back=can_call and self.fallback != "eager"))
         return Unresolved()
 
     def _eager_call(self, node: torch.fx.Node, results: Sequence[torch.Tensor], reason: str) -> Any:

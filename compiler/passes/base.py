@@ -52,7 +52,7 @@ class Context:
         holds ("" if there is no problem), and a lower bound of the time of a kernel's reductions in seconds.
     remarks, statistics: messages and counts for the user.
     kernel: name of the kernel under way; "" for other IR.
-    repeated_kernels: names of the kernels that the program launches in a loop.
+    program: the program that launches the kernel under way, if any.
     alternatives: what the autotuner may try.
     wants_small_variant: set by a pass that would decide otherwise for small dynamic sizes, to get a second program for these.
     lowered_kernels: kernels that fusion lowered to compare costs, by the structural key of their body; lowering reuses them.
@@ -74,7 +74,7 @@ class Context:
     remarks: Remarks = field(default_factory=Remarks)
     statistics: Counter[str] = field(default_factory=Counter)
     kernel: str = ""
-    repeated_kernels: frozenset[str] = frozenset()
+    program: Program | None = None
     alternatives: list[Alternative] = field(default_factory=list)
     wants_small_variant: bool = False
     lowered_kernels: dict[Hashable, Kernel] = field(default_factory=dict)

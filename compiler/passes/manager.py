@@ -63,7 +63,7 @@ def run_program_pipeline(
         if ir_type is not Kernel:
             ir = run_passes(ir, group, context, instruments)
             continue
-        context.repeated_kernels = ir.looped_kernels
+        context.program = ir
         sink = finished if position == len(groups) else None
         ir = map_kernels(ir, partial(schedule_kernel, ir, group, context, instruments, sink))
     return ir

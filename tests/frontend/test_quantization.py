@@ -210,5 +210,38 @@ def test_quantized_dtypes_are_refused(fallback: str) -> None:
     def quantized(x: Tensor) -> Tensor:
         return torch.quantize_per_tensor(x, 0.1, 3, torch.quint8).dequantize()
 
-    with pytest.raises(UnsupportedOpError, match="quantized dtypes are not supported; quantize the model with torchao"):
+    with pytest.raises(
+        UnsupportedOpError, match="quantized dtypes are not supported; quantize the model with torchao"
+    ) as error:
         compiler.compile(FunctionModule(quantized), (X,), options=Options(fallback=fallback))
+    assert "fallback=" not in str(error.value)
+
+
+@pytest.mark.parametrize("entry", ["compile", "torch.compile"])
+@pytest.mark.parametrize("name", ["quantized_decomposed::quantize_per_ring", "torchao::quantize_affine_twice"])
+def test_an_operator_of_a_later_release_is_refused_with_its_line(name: str, entry: str) -> None:
+    """Both entry points run it in PyTorch where that is allowed."""
+    with torch.library._scoped_library(name.partition(":")[0], "FRAGMENT") as library:
+        library.define(f"{name.rpartition(':')[2]}(Tensor x) -> Tensor")
+        library.impl(name, torch.round, "CompositeExplicitAutograd")
+
+        class User(torch.nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return x * getattr(getattr(torch.ops, namespace), operator)(x)
+
+        namespace, _, operator = name.split(":")
+        operator_name = name.replace("::", ".") + ".default: has no conversion"
+        with pytest.raises(Exception, match=operator_name) as error:
+            run(User(), entry, "error")
+        assert "return x * getattr" in str(error.value)
+        assert 'Pass fallback="eager"' in str(error.value)
+        with pytest.warns(UserWarning, match=operator_name):
+            assert torch.equal(run(User(), entry, "eager"), X * X.round())
+
+
+def run(model: torch.nn.Module, entry: str, fallback: str) -> Tensor:
+    """Run a model compiled through an entry point on X."""
+    if entry == "compile":
+        return compiler.compile(model, (X,), options={"fallback": fallback})(X)  # type: ignore[no-any-return]
+    torch._dynamo.reset()
+    return torch.compile(model, backend="tilewright", options={"fallback": fallback})(X)  # type: ignore[no-any-return]

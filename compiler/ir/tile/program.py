@@ -111,6 +111,19 @@ class Program:
         return frozenset(s.kernel for steps in loops for s in walk_steps(steps) if isinstance(s, Launch))
 
     @cached_property
+    def external_bytes(self) -> int:
+        """Bytes of inputs and constants under the size hints: what a call reads without computing it."""
+        return sum(dim_hint(self.buffers[name].nbytes) for name in {*self.inputs, *self.constants})
+
+    def external_params(self, kernel: str) -> frozenset[str]:
+        """Return the parameters of a kernel for which every launch passes an input or a constant, or a view of one."""
+        arguments = [step.arguments for step in self.launches if step.kernel == kernel]
+        params = self.kernels[kernel].params if arguments else ()
+        columns = zip(params, zip(*arguments, strict=True), strict=True)
+        external = {*self.inputs, *self.constants}
+        return frozenset(p.name for p, column in columns if all(self.root_buffer(a) in external for a in column))
+
+    @cached_property
     def views(self) -> dict[str, View]:
         """All views by name."""
         return {s.name: s for s in walk_steps(self.steps) if isinstance(s, View)}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
 from compiler.cost.machine import Machine
@@ -25,11 +27,19 @@ from compiler.ir.tile.kernel import (
     has_partial_rows,
 )
 from compiler.ir.tile.kernel import Prefetch as PrefetchStmt
-from compiler.ir.tile.loop_nest import perfect_nest
+from compiler.ir.tile.loop_nest import perfect_nest, trip_count
 from compiler.passes.base import Context, TilePass, from_machine, register
 
 PrefetchRequests: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]
 """Prefetches to insert at the start of a loop's body: `id` of the loop -> (buffer, number) -> statement."""
+
+
+class Panel(NamedTuple):
+    """What `access` reads contiguously, index by index of the innermost loop `loop` for which that holds, `bytes` for each."""
+
+    access: Access
+    loop: Range
+    bytes: int
 
 
 @register
@@ -45,11 +55,15 @@ class Prefetch(TilePass):
     for %j tile 48 { for %i tile 8 { reduce %k { x[%i, %k] * w[%j, %k] } } }
     ->  for %j tile 48 { for %i tile 8 { reduce %k { prefetch w[%j, %k + 85]  ... } } }
 
-    A packed panel of constants is prefetched `distance` bytes ahead, if what is read of the buffer exceeds the L1 cache.
+    A packed panel of constants is prefetched `distance` bytes ahead, those of all arrays that a loop reads counted together, if
+    what is read of the buffer exceeds the L1 cache.
     If enough rows use a line to hide the latency of memory, it is prefetched to L2 at `distance` and to L1 at
     `l1_distance`: L1 has room and fill buffers for few lines.  If tiles may have fewer rows, the number of rows decides
     at run time: `prefetch w[%j, %k + 128] level 2 reuse 7..`.  Constants are not prefetched if a loop of the program runs
     the kernel and they are at most 1/`cache_divisor` of the last-level cache, where the next iteration finds them.
+
+    If the inputs and constants of a program exceed the last-level cache, where the next call would find them, those that a kernel
+    reads once are prefetched whatever their size, such as the keys of earlier tokens and the scales of weights.
     """
 
     name = "prefetch"
@@ -65,7 +79,7 @@ class Prefetch(TilePass):
     def stays_in_cache(self, ir: Kernel, context: Context) -> bool:
         """Return True if a loop of the program rereads the kernel's constants from the last-level cache."""
         constants = sum(dim_hint(p.type.nbytes) for p in ir.params if p.role == "const")
-        if not constants or context.kernel not in context.repeated_kernels:
+        if not constants or not context.program or context.kernel not in context.program.looped_kernels:
             return False
         near = constants * self.cache_divisor <= context.machine.l3
         if near:
@@ -73,26 +87,34 @@ class Prefetch(TilePass):
         return near
 
     def prefetch_panels(self, ir: Kernel, context: Context) -> Kernel:
-        """Prefetch packed constants of contractions that are read contiguously."""
+        """Prefetch constants, and inputs that are in no cache, that contractions read contiguously."""
         machine, table = context.machine, context.accesses(ir)
+        panels = list(self.panels(table, context))
+        step_bytes = Counter[str]()
+        for p in panels:
+            step_bytes[p.loop.var] += p.bytes
         requests: PrefetchRequests = {}
-        for a in table.all:
-            buffer_type = table.types[a.buffer]
-            if table.roles[a.buffer] != "const" or not is_contraction(a.stmt) or buffer_bytes(table, a) <= machine.l1:
-                continue
-            lane = next((r for r in a.loops if r.lanes and table.depends_on(a, r.var)), None)
-            if lane is None or (panel := panel_rows(table, a, lane)) is None:
-                continue
-            (loop, rows), numbers = panel, count()
+        for p in panels:
+            a, loop, numbers = p.access, p.loop, count()
             for level, distance, reuse in self.choose_distances(table, a, machine):
-                steps = distance // (rows * lane.tile * buffer_type.dtype.bytes)
-                if not context.may_apply(self, f"%{a.buffer} prefetched to L{level}, distance {steps} steps"):
+                steps = distance // (step_bytes[loop.var] * loop.tile) * loop.tile
+                if not steps or not context.may_apply(
+                    self, f"%{a.buffer} prefetched to L{level}, distance {steps} steps"
+                ):
                     continue
                 index = tuple(substitute(d, {loop.var: var(loop.var) + steps}) for d in a.index)
                 chosen = requests.setdefault(id(table.loops[a.loops[-1].var][1]), {})
                 chosen[a.buffer, next(numbers)] = PrefetchStmt(a.buffer, index, level, reuse)
             context.propose(self, None, replace(self, distance=2 * self.distance))
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
+
+    def panels(self, table: Accesses, context: Context) -> Iterator[Panel]:
+        """Yield what contractions read contiguously of arrays that are in no cache: large constants, and what is read once of any."""
+        distant = distant_params(context)
+        for a in table.all:
+            is_large = table.roles[a.buffer] == "const" and buffer_bytes(table, a) > context.machine.l1
+            if is_contraction(a.stmt) and (is_large or (a.buffer in distant and is_read_once(table, a))):
+                yield from panel(table, a)
 
     def choose_distances(self, table: Accesses, a: Access, machine: Machine) -> list[tuple[int, int, ReuseRange]]:
         """Return (cache level, distance in bytes, rows per tile that it is for) of the prefetches for an operand.
@@ -152,24 +174,40 @@ def is_row_access(a: Access, row: For) -> bool:
     return bool(source.lanes) and not a.is_store and row.range.var in used and source.var in used
 
 
-def panel_rows(table: Accesses, a: Access, lane: Range) -> tuple[Range, int] | None:
-    """Return the innermost loop in whose steps `a` reads contiguous rows of lanes one after another, and how many in a step.
+def distant_params(context: Context) -> frozenset[str]:
+    """Return the parameters of the current kernel that are inputs or constants of its program, if a call finds none of them in a cache."""
+    program = context.program
+    if not program or program.external_bytes <= context.machine.l3 or context.kernel in program.looped_kernels:
+        return frozenset()
+    return program.external_params(context.kernel)
 
-    Several rows make a step of the loop around a reduction whose unrolled steps read one each.
+
+def is_read_once(table: Accesses, a: Access) -> bool:
+    """Return True if no loop reads what `a` has read before, other than in one tile."""
+    return all(table.depends_on(a, r.var) or trip_count(r) == 1 for r in a.loops)
+
+
+def panel(table: Accesses, a: Access) -> Iterator[Panel]:
+    """Yield the panel of `a`, if there is one.
+
+    An index has the vectors of a row, the rows that unrolled steps of a reduction inside read one by one, or what a reduction with
+    lanes reads once.
     """
-    depth = a.loops[-1]
-    if table.stride(a, depth.var) == lane.tile:
-        return depth, 1
-    if len(a.loops) == 1:
-        return None
-    outer = a.loops[-2]
+    depth, size = a.loops[-1], table.types[a.buffer].dtype.bytes
+    lane = next((r for r in a.loops if r.lanes and table.depends_on(a, r.var)), None)
+    if lane is None:
+        return
+    if lane is not depth and table.stride(a, depth.var) == lane.tile:
+        yield Panel(a, depth, lane.tile * size)
+        return
+    outer = next((r for r in reversed(a.loops[:-1]) if table.depends_on(a, r.var) or trip_count(r) != 1), lane)
     stride, extent = table.stride(a, outer.var), depth.extent
-    if outer is lane or not isinstance(stride, int) or not isinstance(extent, int) or stride % lane.tile:
-        return None
-    rows = stride // lane.tile
-    if rows < 1 or extent % rows or depth.unroll % (extent // rows):
-        return None
-    return outer, rows
+    if outer is lane or not isinstance(stride, int) or not isinstance(extent, int) or stride < 1:
+        return
+    rows, rest = divmod(stride, lane.tile)
+    is_row = lane is depth and table.stride(a, depth.var) == 1 and stride == extent and is_read_once(table, a)
+    if is_row or (lane is not depth and not rest and extent % rows == 0 and depth.unroll % (extent // rows) == 0):
+        yield Panel(a, outer, stride * size)
 
 
 def insert_prefetches(body: Block, requests: PrefetchRequests) -> Block:

@@ -67,7 +67,7 @@ def predicted_alternatives(
         before = runs[k].before
         assert isinstance(before, Kernel)
         context = Context.for_target(recording.target)
-        context.repeated_kernels = recording.context.repeated_kernels
+        context.program = recording.context.program
         kernel = run_passes(before, pipeline, context)
         if kernel_digest(kernel) not in known:
             known.add(kernel_digest(kernel))

@@ -40,7 +40,7 @@ def check_round_trip(ir: AnyIR, target_name: str) -> str:
     kernels = {ir.name: ir} if isinstance(ir, Kernel) else {}
     if isinstance(ir, Graph):
         program = lowered_program(ir, context, pipelines.graph, pipelines.program)
-        kernels, context.repeated_kernels = dict(program.kernels), program.looped_kernels
+        kernels, context.program = dict(program.kernels), program
     tile_passes = split_at_kernels(parse_pipeline(pipelines.program))[1]
     scheduled = {name: run_pipeline(k, tile_passes, context, [recorder]) for name, k in kernels.items()}
     text = "\n".join(map(str, recorder.schedules_of(scheduled).values()))

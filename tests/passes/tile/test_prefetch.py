@@ -162,8 +162,82 @@ def test_sums_in_groups_fetch_the_row_of_another_group_in_each_unrolled_step() -
     check_pass("prefetch", before=unrolled(prefetch=""), after=after, idempotent=False)
 
 
+def test_arrays_that_one_loop_reads_share_the_distance() -> None:
+    """A group has 1536 bytes of weights and 384 of scales."""
+    text = GROUPS.replace("const %s: f32[128]", "const %s: f32[96, 128]{{0/96, 1, 0%96}}").replace(
+        "%s[%g]", "%s[%j, %g]"
+    )
+    text = text.replace("%a = reduce add %g in 0..128 {{", "%a = reduce add %g in 0..128 {{ {scales}")
+    text = text.replace("{unroll}", " unroll 8")
+    after = text.format(prefetch="prefetch %w[%g + 8, %j, %k//8]  ", scales="prefetch %s[%j, %g + 8]  ")
+    machine = Machine(l1=32 << 10)
+    check_pass("prefetch", before=text.format(prefetch="", scales=""), after=after, machine=machine, idempotent=False)
+
+
 def test_steps_that_share_a_row_fetch_nothing_unless_they_are_unrolled() -> None:
     check_pass("prefetch", unchanged=GROUPS.format(unroll="", prefetch=""))
+
+
+CACHE = """program {{
+  input %q: f32[3, 16]
+  input %keys: f32[32, 16]
+  input %values: f32[32, 16]
+  output %y: f32[3, 16]
+  buffer %s: f32[3, 32]
+  kernel @scores(in %q: f32[3, 16], in %x: f32[32, 16], out %s: f32[3, 32]) {{
+    for %j in 0..32 tile 4 {{ for %h in 0..3 tile 3 {{
+      %a = reduce add %k in 0..16 tile 16 lanes 16 {{ {of_keys}yield %q[%h, %k] * %x[%j, %k] }}
+      store %a, %s[%h, %j]
+    }} }}
+  }}
+  kernel @mix(in %s: f32[3, 32], in %x: f32[32, 16], out %y: f32[3, 16]) {{
+    for %k in 0..16 tile 16 lanes 16 {{ for %h in 0..3 tile 3 {{
+      %a = reduce add %j in 0..32 {{ {of_values}yield %s[%h, %j] * %x[%j, %k] }}
+      store %a, %y[%h, %k]
+    }} }}
+  }}
+  launch @scores(%q, %keys, %s)
+  launch @mix(%s, %values, %y)
+}}"""
+"""Keys and values of 2 KiB each, and a query of 192 bytes."""
+
+
+def test_inputs_that_are_read_once_from_memory_are_fetched_ahead() -> None:
+    """Keys a whole row at each step of a sum over lanes, values a vector."""
+    after = CACHE.format(of_keys="prefetch %x[%j + 8, %k] ", of_values="prefetch %x[%j + 8, %k] ")
+    before, machine = CACHE.format(of_keys="", of_values=""), Machine(l1=512, l3=4287)
+    check_pass("prefetch{distance=512}", before=before, after=after, machine=machine, idempotent=False)
+    check_pass(
+        "prefetch{distance=767}",
+        before=before,
+        after=after.replace("8, %k] yield %s", "11, %k] yield %s"),
+        machine=machine,
+        idempotent=False,
+    )
+
+
+def test_inputs_are_left_alone_that_a_cache_holds_until_the_next_call() -> None:
+    text = CACHE.format(of_keys="", of_values="")
+    check_pass("prefetch{distance=512}", unchanged=text, machine=Machine(l1=512, l3=4288))
+
+
+def test_nor_inputs_that_a_kernel_reads_again() -> None:
+    text = CACHE.format(of_keys="", of_values="").replace("tile 3 {", "{")
+    check_pass("prefetch{distance=512}", unchanged=text, machine=Machine(l1=512, l3=4287))
+
+
+def test_nor_what_the_program_computes() -> None:
+    text = CACHE.format(of_keys="", of_values="").replace("launch @mix(%s, %values", "launch @mix(%s, %copy")
+    text = text.replace("input %keys", "input %more: f32[9]\n  input %keys").replace(
+        "launch @mix", "buffer %copy: f32[32, 16]  copy %values -> %copy  launch @mix"
+    )
+    check_pass(
+        "prefetch{distance=512}",
+        before=text,
+        after=text.replace("yield %q", "prefetch %x[%j + 8, %k] yield %q"),
+        machine=Machine(l1=512, l3=4287),
+        idempotent=False,
+    )
 
 
 def test_a_sum_whose_terms_are_lanes_has_no_panel() -> None:
