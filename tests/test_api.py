@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 
 import compiler
 from compiler import ArgumentError, CompiledModule
-from compiler.api import as_exported_program
 from compiler.driver.variant import compile_time_gc_settings
+from compiler.frontend.model_source import as_exported_program
 from tests.frontend.frontend_kit import FunctionModule
 from tests.python_server import PythonServer
 

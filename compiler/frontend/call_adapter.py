@@ -34,9 +34,11 @@ class CallAdapter:
         leaves = self._flatten_call(tuple(args), dict(kwargs))
         for position, wanted in self.imported.specialized_arguments.items():
             given = leaves[position]
-            if isinstance(given, torch.Tensor) or given != wanted:
+            # texts tell 1 from True and 0.0 from -0.0, and equal themselves for NaN
+            text = f"a {type(given).__name__}" if hasattr(given, "shape") else repr(given)
+            if text != repr(wanted):
                 raise ArgumentError(
-                    f"{self._argument_name(position)} is specialized to {wanted!r}, but is {given!r}; compile again for it"
+                    f"{self._argument_name(position)} is specialized to {wanted!r}, but is {text}; compile again for it"
                 )
         return [source.feed(leaves) for source in self.imported.input_sources]
 
