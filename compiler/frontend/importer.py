@@ -24,6 +24,8 @@ from compiler.frontend.opaque_ops import (
     DYNAMIC_SHAPE_REASON,
     QUANTIZED_TENSOR_OPERATORS,
     RANDOM_REASON,
+    RNG_STATE_OPERATORS,
+    fake_result,
     has_data_dependent_shape,
     opaque_reason,
 )
@@ -158,7 +160,10 @@ class Importer:
         return {k: self._resolve_sizes(v) for k, v in argument.items()} if isinstance(argument, Mapping) else argument
 
     def _import_call(self, node: torch.fx.Node) -> Any:
-        name, value = str(node.target), node.meta.get("val")
+        name = str(node.target)
+        if name in RNG_STATE_OPERATORS:
+            node.meta.setdefault("val", fake_result(node))
+        value = node.meta.get("val")
         if node.target is ASSERT_SCALAR:
             self.unbacked.record_assertion(_asserted_condition(node), str(node.args[1]))
         if name in DROPPED_OPERATORS or (value is None and not node.users):
@@ -281,7 +286,7 @@ class Importer:
         overload, results = node.target, _result_tensors(node.meta.get("val"))
         if str(overload) in FUNCTIONALIZED_OPERATORS:
             raise ConversionError(f"{node.args[0]} has no conversion")
-        if not isinstance(overload, torch._ops.OpOverload):
+        if not isinstance(overload, torch._ops.OpOverload) and not opaque_reason(overload):
             raise ConversionError("is not an OpOverload")
         data_dependent = has_data_dependent_shape(overload)
         reason = opaque_reason(overload) or _opaque_dtype_reason(node) or DYNAMIC_SHAPE_REASON * data_dependent
@@ -309,7 +314,7 @@ class Importer:
         return Unresolved()
 
     def _eager_call(self, node: torch.fx.Node, results: Sequence[torch.Tensor], reason: str) -> Any:
-        is_random = isinstance(node.target, torch._ops.OpOverload) and opaque_reason(node.target) == RANDOM_REASON
+        is_random = opaque_reason(node.target) == RANDOM_REASON
         resolve = self._resolve_in_memory_order if is_random else self._resolve_node
         args, kwargs = (self._resolve_sizes(map_arg(a, resolve)) for a in (node.args, node.kwargs))
         if _contains(Unresolved, (args, tuple(kwargs.values()))):
