@@ -217,7 +217,7 @@ class _ProgramInputs:
         tensor = self._tensor(name)
         if name in self.mutated_state:
             return self._input(node, StateInput(name, tensor.detach(), argument_permutation(tensor)))
-        return self.constant(tensor, name)
+        return self.constant(tensor, name) if node.users else None
 
     def _tensor(self, name: str) -> torch.Tensor:
         state, constants = self.program.state_dict, self.program.constants

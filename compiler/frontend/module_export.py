@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compiler.errors import USE_TORCH_COMPILE, ArgumentError, ExportError, Loc, TilewrightError
+from compiler.frontend.assigned_attributes import assignments_reported
 from compiler.frontend.source_location import innermost_line
 from compiler.ir.torch_types import USE_DENSE, unsupported_storage
 
@@ -36,7 +37,8 @@ def export_module(
     with compile_lock, torch.no_grad(), _packed_sequences_refused(module), _autocast_recorded(module):
         examples = _as_distinct_tensors(module, (tuple(args), dict(kwargs)))
         try:
-            return torch.export.export(module, *examples, dynamic_shapes=dynamic_shapes)
+            with assignments_reported(module):
+                return torch.export.export(module, *examples, dynamic_shapes=dynamic_shapes)
         except TilewrightError:
             raise
         except Exception as error:
