@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import multiprocessing
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +37,9 @@ ROUNDS, TURN_SECONDS, WARM_UP_SECONDS = 4, 0.6, 0.1
 
 CALLS, MOST_ROUNDS = 200, 12
 """Turns go on until each competitor has made this many calls, so that a 99th percentile is not the slowest call alone, or has had so many turns."""
+
+BURST_SECONDS = 0.05
+"""Length of the bursts, and of the pauses between them, of a process that computes for half of the time."""
 
 OPERATOR_ELEMENTS = 1 << 18
 """Size of the tensor of the operators between calls: enough for PyTorch to use all its threads."""
@@ -85,6 +89,21 @@ def spin() -> None:
     """Keep one CPU busy."""
     while True:
         pass
+
+
+def spin_half() -> None:
+    """Keep one CPU busy for half of the time."""
+    while True:
+        end = time.perf_counter() + BURST_SECONDS
+        while time.perf_counter() < end:
+            pass
+        time.sleep(BURST_SECONDS)
+
+
+def start_processes() -> None:
+    """Start one short process after another, as a build does."""
+    while True:
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
 
 
 class Competitor:
@@ -142,10 +161,10 @@ def compete(pipe: Connection, model: str, peer: str, threads: int) -> None:
 
 
 @contextlib.contextmanager
-def busy_processes(count: int, _: Competitor) -> Iterator[None]:
-    """Run `count` processes that compute all the time."""
+def busy_processes(count: int, _: Competitor, work: Callable[[], None] = spin) -> Iterator[None]:
+    """Run `count` processes, each of which calls `work`."""
     context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=spin, daemon=True) for _ in range(count)]
+    processes = [context.Process(target=work, daemon=True) for _ in range(count)]
     for p in processes:
         p.start()
     try:
@@ -187,6 +206,8 @@ class Condition:
 CONDITIONS = (
     Condition("quiet", partial(busy_processes, 0)),
     *(Condition(f"{n} busy", partial(busy_processes, n)) for n in (1, 2, 4)),
+    Condition("half busy", partial(busy_processes, 1, work=spin_half)),
+    Condition("a build", partial(busy_processes, 1, work=start_processes)),
     Condition("a copy", partial(busy_processes, 0), copies=2),
     Condition("quota of 1 CPU", partial(quota, 1)),
     Condition("operators", partial(busy_processes, 0), operator=True),
