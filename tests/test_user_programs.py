@@ -40,3 +40,34 @@ def test_parts_of_a_conjugate_are_compiled(part: str) -> None:
     x = torch.randn(3, 4, dtype=torch.complex64)
     compiled = compiler.compile(lambda x: getattr(x.conj(), part) * 2, (x,), options={"cache": ""})
     torch.testing.assert_close(compiled(x), getattr(x.conj(), part) * 2)
+
+
+def test_nested_compile_regions_are_inlined() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.dropout = nn.Linear(4, 4), nn.Dropout(0.3)
+
+        @torch.compiler.nested_compile_region
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = self.layer(x)
+            return self.dropout(y), y
+
+    torch.manual_seed(0)
+    blocks, x = nn.ModuleList([Block(), Block()]), torch.randn(3, 4)
+
+    def model(x: Tensor) -> Tensor:
+        for block in blocks:
+            x, y = block(x)
+            x = x + y.exp()
+        return x
+
+    def run(function: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        torch.manual_seed(1)
+        result = function(x)
+        return [result, *torch.autograd.grad(result.square().sum(), blocks.parameters()), torch.rand(1)]
+
+    torch.testing.assert_close(run(torch.compile(model, backend="tilewright", options=OPTIONS)), run(model))
+    blocks.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(compiler.compile(model, (x,), options=OPTIONS)(x), model(x))

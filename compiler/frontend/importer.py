@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
@@ -113,15 +113,7 @@ class Importer:
         )
         for node in graph.find_nodes(op="call_function", target=ASSERT_SCALAR):
             self.unbacked.record_equation(_asserted_condition(node))
-        outputs: Sequence[Any] = ()
-        for node in graph.nodes:
-            if node.op == "get_attr":
-                attribute, name = getattr(graph.owning_module, str(node.target), None), str(node.target)
-                self.values[node] = attribute if isinstance(attribute, torch.fx.GraphModule) else lookup_constant(name)
-            elif node.op == "call_function":
-                self.values[node] = self._import_call(node)
-            elif node.op == "output":
-                outputs = self._resolve(node.args[0])
+        outputs = self._import_nodes(graph, lookup_constant)
         if self.fallback == "strict":
             nodes = (v for value in self.values.values() for v in (value if isinstance(value, tuple) else (value,)))
             opaque = opaque_operators(n for n in nodes if isinstance(n, Node))
@@ -132,6 +124,19 @@ class Importer:
             lines = [f"\n  {u.target}: {u.reason}" + (f" (at {u.loc})" if u.loc else "") for u in self.eager_calls]
             count = f"{len(lines)} operation(s) run in PyTorch inside the compiled program:"
             warnings.warn(count + "".join(lines), stacklevel=2)
+        return outputs
+
+    def _import_nodes(self, graph: torch.fx.Graph, lookup_constant: Callable[[str], Node]) -> Sequence[Any]:
+        """Import a graph whose placeholders have values, and return its outputs."""
+        outputs: Sequence[Any] = ()
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                attribute, name = getattr(graph.owning_module, str(node.target), None), str(node.target)
+                self.values[node] = attribute if isinstance(attribute, torch.fx.GraphModule) else lookup_constant(name)
+            elif node.op == "call_function":
+                self.values[node] = self._import_call(node)
+            elif node.op == "output":
+                outputs = self._resolve(node.args[0])
         return outputs
 
     def _resolve(self, argument: Any) -> Any:
@@ -185,6 +190,8 @@ class Importer:
                 args = self._resolve(node.args)
                 unresolved = _contains(Unresolved, args)
                 return Unresolved() if unresolved else ATTENTION_OPERATORS[name](self._import_vmapped, *args)
+            if name == "invoke_subgraph":
+                return self._import_inline(node)
             if name in CONTROL_FLOW_OPERATORS:
                 args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
                 return CONTROL_FLOW_OPERATORS[name](self._import_subgraphs, *args, **kwargs)
@@ -244,6 +251,12 @@ class Importer:
             self.unbacked.bounds.update(importer.unbacked.bounds)
             graphs.append(Graph((*inputs.values(), *carriers), tuple(outputs), "inner"))
         return graphs, tuple(operands)
+
+    def _import_inline(self, node: torch.fx.Node) -> Sequence[Any]:
+        """Import the body of a call of `torch.compiler.nested_compile_region` in place of the call."""
+        module, _, *arguments = self._resolve(node.args)
+        inputs = dict(zip(module.graph.find_nodes(op="placeholder"), arguments, strict=True))
+        return replace(self, values=inputs)._import_nodes(module.graph, module_constants(module))
 
     def _import_vmapped(self, module: torch.fx.GraphModule, scalars: Sequence[Node], captured: Sequence[Any]) -> Any:
         """Import a graph of scalars for all elements at once, see `flex_attention.ScalarVmap`."""
