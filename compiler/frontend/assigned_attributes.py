@@ -14,8 +14,8 @@ from compiler.errors import USE_TORCH_COMPILE
 Attributes: TypeAlias = dict[str, Any]
 """Values by dotted path."""
 
-_OF_EVERY_MODULE = frozenset(torch.nn.Module().__dict__)
-"""Attributes that PyTorch gives every module, buffers and submodules among them."""
+_OF_PYTORCH = frozenset({*torch.nn.Module().__dict__, "_flat_weights", "_flat_weight_refs"})
+"""Attributes that PyTorch gives every module, buffers among them, and those in which recurrent layers list their weights."""
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def _attributes(module: torch.nn.Module) -> Attributes:
         prefix + name: value.copy() if isinstance(value, (list, dict)) else value
         for prefix, part in owners
         for name, value in part.__dict__.items()
-        if name not in _OF_EVERY_MODULE
+        if name not in _OF_PYTORCH
     }
 
 

@@ -48,6 +48,12 @@ def test_assigned_attributes_are_named_and_left_alone(attribute: str) -> None:
     assert not model._forward_hooks
 
 
+def test_layers_that_list_their_weights_assign_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiler.compile(nn.LSTM(4, 5), (torch.ones(3, 2, 4),))
+
+
 def test_buffers_may_be_assigned() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
