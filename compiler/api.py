@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import inspect
 import io
-import logging
 import os
-import re
 import time
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, Union
+from typing import Any, NoReturn
 
 import torch
 from torch.export import ExportedProgram
@@ -28,7 +24,7 @@ from compiler.driver.variant import compile_time_gc_settings
 from compiler.errors import USE_TORCH_COMPILE, ArgumentError, TargetError, TilewrightError
 from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
-from compiler.frontend.module_export import export_module
+from compiler.frontend.model_source import Model, as_exported_program, call_signature, resolve_model
 from compiler.options import Options, as_options
 from compiler.report.explore.page import save_page
 from compiler.report.explore.page_builder import PageBuilder
@@ -38,9 +34,6 @@ from compiler.report.notebook import register_formatters
 from compiler.report.profile import Profile
 from compiler.report.report import Report
 from compiler.report.ways import Way, named_ways
-
-Model: TypeAlias = Union[torch.nn.Module, ExportedProgram, str, "os.PathLike[str]"]
-"""What can be compiled: a module, an exported program, or the path of one saved by `torch.export.save`."""
 
 register_formatters()
 
@@ -56,17 +49,20 @@ def compile(
 ) -> CompiledModule:
     """Compile `model` for inference.
 
-    `args` and `kwargs` are example arguments for a module (a program brings its own); their sizes are compiled in, unless
+    `args` and `kwargs` are example arguments for a module or a function (a program brings its own); their sizes are compiled in, unless
     `dynamic_shapes` (as `torch.export.export` takes it) leaves some open: then one compilation serves all that it admits.
     Raises UnsupportedOpError, which names all unsupported ops and the lines they stand on, and ExportError for what PyTorch
     cannot export.
     """
+    if isinstance(model, CompiledModule):
+        raise ArgumentError(f"{model!r} is compiled already; pass the model that it was compiled from")
     load_plugins()
     chosen = as_options(options)
     start = time.perf_counter()
-    program, given, named = as_exported_program(model, args, kwargs, dynamic_shapes)
+    source = resolve_model(model)
+    program, given, named = as_exported_program(source, args, kwargs, dynamic_shapes)
     return _compile_exported(
-        program, call_signature(model, program), chosen, (given, named), time.perf_counter() - start
+        program, call_signature(source, program), chosen, (given, named), time.perf_counter() - start
     )
 
 
@@ -81,77 +77,6 @@ def _compile_exported(
     imported = import_exported(program, fallback=options.fallback)
     seconds = {"export": export_seconds, "import": time.perf_counter() - start}
     return CompiledModule(program, CallAdapter(imported, signature), options, example_inputs, seconds)
-
-
-def as_exported_program(
-    model: Model, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None
-) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
-    """`model` as an exported program, and arguments to try it on: those given, else those it was exported with."""
-    if isinstance(model, torch.nn.Module):
-        if args is None and kwargs is None:
-            raise ArgumentError("a module is compiled for example arguments: compile(module, (x, ...))")
-        given, named = tuple(args or ()), dict(kwargs or {})
-        return export_module(model, given, named, dynamic_shapes), given, named
-    program = model if isinstance(model, ExportedProgram) else read_program(model)
-    if args is not None or kwargs is not None:
-        return program, tuple(args or ()), dict(kwargs or {})
-    example = program.example_inputs
-    if example is None:
-        raise ArgumentError("the program was saved without example inputs; pass args")
-    return program, tuple(example[0]), dict(example[1])
-
-
-def read_program(path: str | os.PathLike[str]) -> ExportedProgram:
-    """The program in a .pt2 file; TilewrightError where there is none."""
-    if not _is_archive(path):
-        raise TilewrightError(f"{os.fspath(path)} holds no exported program: it is no .pt2 file, or not a whole one")
-    name, log = os.fspath(path), list[str]()
-    with _captured_log("torch.export", log):
-        try:
-            return torch.export.load(path)
-        except Exception as error:  # a damaged file fails wherever PyTorch notices it
-            if operator := re.search(r"failed to resolve torch\.ops\.([\w.]+)", "\n".join(log)):
-                remedy = "import the module that registers it first (on the command line: --load MODULE)"
-                raise TilewrightError(f"{name} calls {operator[1]}, which is not registered; {remedy}") from error
-            raise TilewrightError(f"{name} holds no exported program: {error}") from error
-
-
-@contextmanager
-def _captured_log(logger: str, messages: list[str]) -> Iterator[None]:
-    """Append what a logger says to `messages` instead of printing it."""
-
-    def capture(record: logging.LogRecord) -> bool:
-        messages.append(logging.Formatter().format(record))
-        return False
-
-    source = logging.getLogger(logger)
-    source.addFilter(capture)
-    try:
-        yield
-    finally:
-        source.removeFilter(capture)
-
-
-def _is_archive(path: str | os.PathLike[str]) -> bool:
-    """Whether the file is a whole zip file; OSError where there is none."""
-    with open(path, "rb") as file:
-        try:
-            return zipfile.is_zipfile(file)
-        except zipfile.BadZipFile:
-            return False
-
-
-def call_signature(model: Model, program: ExportedProgram) -> inspect.Signature | None:
-    """The parameters that calls are made with, without annotations, which need not be picklable."""
-    if isinstance(model, torch.nn.Module):
-        parameters = inspect.signature(model.forward).parameters.values()
-        return inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in parameters])
-    root = program.module_call_graph[0].signature
-    if root is None or root.forward_arg_names is None:
-        return None
-    return inspect.Signature(
-        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in root.forward_arg_names]
-    )
 
 
 class CompiledModule(Inspection):
@@ -264,11 +189,10 @@ def explore(
     arguments.  Of a model that does not compile, the page shows how far it came and why it stopped.
     """
     load_plugins()
-    program, given, named = as_exported_program(model, args, kwargs)
-    signature, base = call_signature(model, program), as_options(options)
-    page = PageBuilder(
-        type(model).__name__ if isinstance(model, (torch.nn.Module, ExportedProgram)) else Path(model).stem
-    )
+    source = resolve_model(model)
+    program, given, named = as_exported_program(source, args, kwargs)
+    signature, base = call_signature(source, program), as_options(options)
+    page = PageBuilder(Path(model).stem if isinstance(model, (str, os.PathLike)) else type(source).__name__)
     for name, chosen in (named_ways([base], base) | named_ways(against, base)).items():
         try:
             imported = import_exported(program, fallback=chosen.fallback)

@@ -100,6 +100,8 @@ def as_options(options: Options | dict[str, Any] | None) -> Options:
     """Return the options that a user passed as an object, a dictionary or not at all; OptionError for an unknown one."""
     if isinstance(options, Options):
         return options
+    if options is not None and not isinstance(options, Mapping):
+        raise OptionError(f"options must be compiler.Options or a dict, not a {type(options).__name__}")
     known = {f.name for f in fields(Options)}
     for name in options or {}:
         if name not in known:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import compiler
-from compiler.api import as_exported_program
+from compiler.frontend.model_source import as_exported_program
 from compiler.report.measure import float64_reference, numerical_error
 from compiler.testing import check, checks
 from compiler.testing.accuracy import UNQUANTIZED, float64_references, numerical_errors

@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 
 import compiler
 from compiler import ArgumentError, CompiledModule
-from compiler.api import as_exported_program
 from compiler.driver.variant import compile_time_gc_settings
+from compiler.frontend.model_source import as_exported_program
 from tests.frontend.frontend_kit import FunctionModule
 from tests.python_server import PythonServer
 
@@ -120,7 +120,13 @@ def test_nested_arguments_and_results() -> None:
 
 def test_results_in_any_nesting_take_the_short_way() -> None:
     x = torch.randn(3, 5)
-    for function in (lambda x: x.sort(), lambda x: {"a": x + 1, "b": (x * 2, [x.exp()])}):
+    for function in (
+        lambda x: x.sort(),
+        lambda x: (x + 1, x * 2),
+        lambda x: [x + 1],
+        lambda x: {"b": x + 1, "a": x * 2},
+        lambda x: {"a": x + 1, "b": (x * 2, [x.exp()])},
+    ):
         compiled = compiler.compile(FunctionModule(function), (x,))
         assert compiled._call_function != compiled._call_general
         got, want = compiled(x), function(x)

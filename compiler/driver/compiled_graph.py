@@ -82,8 +82,12 @@ class CompiledGraph:
         return self(inputs), lambda: self.input_sizes(inputs)
 
     def executed_programs(self, inputs: Sequence[torch.Tensor]) -> list[ExecutedProgram]:
-        """Return the one program that serves these inputs."""
-        return [ExecutedProgram(*self.executable_for(self.input_sizes(inputs)), inputs)]
+        """Return the one program that serves these inputs; ArgumentError where their shapes do not fit."""
+        sizes = self.input_sizes(inputs)
+        for node, x in zip(self.graph.inputs, inputs, strict=True):
+            if not node.type.fits(x.shape):
+                raise ArgumentError(f"input {node.name} must be {node.type}, but has the shape {list(x.shape)}")
+        return [ExecutedProgram(*self.executable_for(sizes), inputs)]
 
     @property
     def last_sizes(self) -> dict[str, int]:
@@ -189,6 +193,10 @@ def infer_sizes(nodes: Sequence[Node], tensors: Sequence[torch.Tensor]) -> dict[
     if len(tensors) != len(nodes):
         raise ArgumentError(f"expected {len(nodes)} tensors, got {len(tensors)}")
     for node, tensor in zip(nodes, tensors, strict=True):
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentError(
+                f"input {node.name} must be a tensor of type {node.type}, not a {type(tensor).__name__}"
+            )
         if len(node.shape) != tensor.dim():
             raise ArgumentError(f"input {node.name} must have {len(node.shape)} dimensions, but has {tensor.dim()}")
     pairs = [p for n, t in zip(nodes, tensors, strict=True) for p in zip(n.shape, t.shape, strict=True)]

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import SUPPORTED_NODES, TreeSpec, tree_flatten, tree_unflatten
 
 from compiler.errors import ArgumentError
 from compiler.frontend.calling_convention import ConstantOutput, GraphOutput, ScalarOutput, UserInput
@@ -34,9 +34,11 @@ class CallAdapter:
         leaves = self._flatten_call(tuple(args), dict(kwargs))
         for position, wanted in self.imported.specialized_arguments.items():
             given = leaves[position]
-            if isinstance(given, torch.Tensor) or given != wanted:
+            # texts tell 1 from True and 0.0 from -0.0, and equal themselves for NaN
+            text = f"a {type(given).__name__}" if hasattr(given, "shape") else repr(given)
+            if text != repr(wanted):
                 raise ArgumentError(
-                    f"{self._argument_name(position)} is specialized to {wanted!r}, but is {given!r}; compile again for it"
+                    f"{self._argument_name(position)} is specialized to {wanted!r}, but is {text}; compile again for it"
                 )
         return [source.feed(leaves) for source in self.imported.input_sources]
 
@@ -82,15 +84,12 @@ class CallAdapter:
             return run(args)[0] if not kwargs and len(args) == count else slow_path(*args, **kwargs)
 
         def several(*args: torch.Tensor, **kwargs: Any) -> Any:
-            return tuple(run(args)) if not kwargs and len(args) == count else slow_path(*args, **kwargs)
-
-        def nested(*args: torch.Tensor, **kwargs: Any) -> Any:
-            plain = not kwargs and len(args) == count
-            return tree_unflatten(run(args), form.out_spec) if plain else slow_path(*args, **kwargs)
+            return unflatten(run(args)) if not kwargs and len(args) == count else slow_path(*args, **kwargs)
 
         if form.out_spec.is_leaf():
             return single
-        return several if form.out_spec == tree_flatten((0,) * len(form.results))[1] else nested
+        unflatten = _unflattener(form.out_spec)
+        return several
 
     @cached_property
     def _returned_positions(self) -> dict[int, int]:
@@ -144,6 +143,14 @@ class CallAdapter:
             if position in tree_flatten(value)[0]:
                 return f"argument {name}"
         return f"argument {position}"
+
+
+def _unflattener(spec: TreeSpec) -> Callable[[TensorList], Any]:
+    """Return the function that makes a result of `spec` from its leaves, a direct one where no container is in another."""
+    if not all(child.is_leaf() for child in spec.children()):
+        return lambda leaves: tree_unflatten(leaves, spec)
+    make, context = SUPPORTED_NODES[spec.type].unflatten_fn, spec.context
+    return tuple if spec.type is tuple else lambda leaves: make(leaves, context)
 
 
 def _permuting_run(

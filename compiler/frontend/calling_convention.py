@@ -8,7 +8,9 @@ from operator import attrgetter
 from typing import Any, TypeAlias, Union
 
 import torch
+from torch._subclasses import FakeTensor
 
+from compiler.errors import ArgumentError
 from compiler.frontend.memory_format import Permutation, permuted_view
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.node import Node, constant_node
@@ -84,5 +86,8 @@ def module_constants(module: torch.nn.Module) -> Callable[[str], Node]:
 
 
 def as_data(tensor: torch.Tensor, name: str) -> ConstantData:
-    """Return the elements of `tensor` as constant data, which shares memory with a dense CPU tensor."""
+    """Return the elements of `tensor` as constant data, which shares memory with a dense CPU tensor; ArgumentError if it has none."""
+    if tensor.is_meta or isinstance(tensor, FakeTensor):
+        kind = "meta" if tensor.is_meta else "fake"
+        raise ArgumentError(f"{name} is a {kind} tensor, which has no elements; load the weights before compiling")
     return ConstantData(element_type(tensor, name), as_storage(tensor), name)

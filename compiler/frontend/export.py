@@ -44,7 +44,7 @@ from compiler.frontend.memory_format import (
     permuted_view,
     result_permutation,
 )
-from compiler.frontend.module_export import export_module
+from compiler.frontend.module_export import export_error, export_module
 from compiler.frontend.promotion import SymbolicScalar
 from compiler.frontend.sympy_conversion import to_bounds, to_dim
 from compiler.frontend.unbacked_symbols import UnbackedSymbols, tensor_type
@@ -104,15 +104,18 @@ def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imp
 
 
 def _decompose(program: ExportedProgram) -> ExportedProgram:
-    """Decompose operators without a conversion; ArgumentError where that fails because tensors over one memory are written."""
+    """Decompose operators without a conversion.
+
+    ArgumentError where that fails because tensors over one memory are written, else ExportError.
+    """
     try:
         with torch.no_grad():
             decomposed: ExportedProgram = program.run_decompositions(export_decompositions(training_operators(program)))
             return decomposed
-    except AssertionError as error:
-        shared = _names_over_one_memory(program)
+    except Exception as error:
+        shared = isinstance(error, AssertionError) and _names_over_one_memory(program)
         if not shared:
-            raise
+            raise export_error(graph_name(program.graph), error) from error
         problem = f"{' and '.join(shared)} are over one memory, and the model writes one of them"
         remedy = f"pass a clone, or {USE_TORCH_COMPILE}, which takes such tensors"
         raise ArgumentError(f"{problem}: {remedy}") from error
@@ -214,7 +217,7 @@ class _ProgramInputs:
         tensor = self._tensor(name)
         if name in self.mutated_state:
             return self._input(node, StateInput(name, tensor.detach(), argument_permutation(tensor)))
-        return self.constant(tensor, name)
+        return self.constant(tensor, name) if node.users else None
 
     def _tensor(self, name: str) -> torch.Tensor:
         state, constants = self.program.state_dict, self.program.constants
@@ -260,18 +263,19 @@ class _ProgramInputs:
         outputs += unbacked.required_definers(outputs, [r.dim for r in results if isinstance(r, SizeOutput)])
         spec_in, spec_out = self.program.call_spec
         return ImportedProgram(
-            Graph(tuple(self.inputs), tuple(outputs), self._graph_name(), aliases), tuple(self.input_sources), tuple(results),
+            Graph(tuple(self.inputs), tuple(outputs), graph_name(self.program.graph), aliases), tuple(self.input_sources), tuple(results),
             spec_in, spec_out, {**unbacked.bounds, **self._symbol_bounds()}, self.specialized_arguments, tuple(unbacked.runtime_assertions),
         )  # fmt: skip
 
-    def _graph_name(self) -> str:
-        """Return the class name of the exported module."""
-        stacks = (n.meta.get("nn_module_stack") or {} for n in self.program.graph.nodes)
-        outermost = (str(kind) for s in stacks for path, kind in s.values() if path == "")
-        return next(outermost, "graph").split(".")[-1].split("'")[0]
-
     def _symbol_bounds(self) -> dict[str, tuple[int, int]]:
         return {str(symbol): to_bounds(r) for symbol, r in self.program.range_constraints.items()}
+
+
+def graph_name(graph: torch.fx.Graph) -> str:
+    """Return the class name of the exported module."""
+    stacks = (n.meta.get("nn_module_stack") or {} for n in graph.nodes)
+    outermost = (str(kind) for s in stacks for path, kind in s.values() if path == "")
+    return next(outermost, "graph").split(".")[-1].split("'")[0]
 
 
 def _result_leaf(value: Any, index: int, returned: Any) -> ResultLeaf:

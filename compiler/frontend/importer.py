@@ -24,6 +24,8 @@ from compiler.frontend.opaque_ops import (
     DYNAMIC_SHAPE_REASON,
     QUANTIZED_TENSOR_OPERATORS,
     RANDOM_REASON,
+    RNG_STATE_OPERATORS,
+    fake_result,
     has_data_dependent_shape,
     opaque_reason,
 )
@@ -111,15 +113,7 @@ class Importer:
         )
         for node in graph.find_nodes(op="call_function", target=ASSERT_SCALAR):
             self.unbacked.record_equation(_asserted_condition(node))
-        outputs: Sequence[Any] = ()
-        for node in graph.nodes:
-            if node.op == "get_attr":
-                attribute, name = getattr(graph.owning_module, str(node.target), None), str(node.target)
-                self.values[node] = attribute if isinstance(attribute, torch.fx.GraphModule) else lookup_constant(name)
-            elif node.op == "call_function":
-                self.values[node] = self._import_call(node)
-            elif node.op == "output":
-                outputs = self._resolve(node.args[0])
+        outputs = self._import_nodes(graph, lookup_constant)
         if self.fallback == "strict":
             nodes = (v for value in self.values.values() for v in (value if isinstance(value, tuple) else (value,)))
             opaque = opaque_operators(n for n in nodes if isinstance(n, Node))
@@ -130,6 +124,19 @@ class Importer:
             lines = [f"\n  {u.target}: {u.reason}" + (f" (at {u.loc})" if u.loc else "") for u in self.eager_calls]
             count = f"{len(lines)} operation(s) run in PyTorch inside the compiled program:"
             warnings.warn(count + "".join(lines), stacklevel=2)
+        return outputs
+
+    def _import_nodes(self, graph: torch.fx.Graph, lookup_constant: Callable[[str], Node]) -> Sequence[Any]:
+        """Import a graph whose placeholders have values, and return its outputs."""
+        outputs: Sequence[Any] = ()
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                attribute, name = getattr(graph.owning_module, str(node.target), None), str(node.target)
+                self.values[node] = attribute if isinstance(attribute, torch.fx.GraphModule) else lookup_constant(name)
+            elif node.op == "call_function":
+                self.values[node] = self._import_call(node)
+            elif node.op == "output":
+                outputs = self._resolve(node.args[0])
         return outputs
 
     def _resolve(self, argument: Any) -> Any:
@@ -158,7 +165,10 @@ class Importer:
         return {k: self._resolve_sizes(v) for k, v in argument.items()} if isinstance(argument, Mapping) else argument
 
     def _import_call(self, node: torch.fx.Node) -> Any:
-        name, value = str(node.target), node.meta.get("val")
+        name = str(node.target)
+        if name in RNG_STATE_OPERATORS:
+            node.meta.setdefault("val", fake_result(node))
+        value = node.meta.get("val")
         if node.target is ASSERT_SCALAR:
             self.unbacked.record_assertion(_asserted_condition(node), str(node.args[1]))
         if name in DROPPED_OPERATORS or (value is None and not node.users):
@@ -180,6 +190,8 @@ class Importer:
                 args = self._resolve(node.args)
                 unresolved = _contains(Unresolved, args)
                 return Unresolved() if unresolved else ATTENTION_OPERATORS[name](self._import_vmapped, *args)
+            if name == "invoke_subgraph":
+                return self._import_inline(node)
             if name in CONTROL_FLOW_OPERATORS:
                 args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
                 return CONTROL_FLOW_OPERATORS[name](self._import_subgraphs, *args, **kwargs)
@@ -240,6 +252,12 @@ class Importer:
             graphs.append(Graph((*inputs.values(), *carriers), tuple(outputs), "inner"))
         return graphs, tuple(operands)
 
+    def _import_inline(self, node: torch.fx.Node) -> Sequence[Any]:
+        """Import the body of a call of `torch.compiler.nested_compile_region` in place of the call."""
+        module, _, *arguments = self._resolve(node.args)
+        inputs = dict(zip(module.graph.find_nodes(op="placeholder"), arguments, strict=True))
+        return replace(self, values=inputs)._import_nodes(module.graph, module_constants(module))
+
     def _import_vmapped(self, module: torch.fx.GraphModule, scalars: Sequence[Node], captured: Sequence[Any]) -> Any:
         """Import a graph of scalars for all elements at once, see `flex_attention.ScalarVmap`."""
         constants, importer = module_constants(module), Importer(vmapped=True)
@@ -281,7 +299,7 @@ class Importer:
         overload, results = node.target, _result_tensors(node.meta.get("val"))
         if str(overload) in FUNCTIONALIZED_OPERATORS:
             raise ConversionError(f"{node.args[0]} has no conversion")
-        if not isinstance(overload, torch._ops.OpOverload):
+        if not isinstance(overload, torch._ops.OpOverload) and not opaque_reason(overload):
             raise ConversionError("is not an OpOverload")
         data_dependent = has_data_dependent_shape(overload)
         reason = opaque_reason(overload) or _opaque_dtype_reason(node) or DYNAMIC_SHAPE_REASON * data_dependent
@@ -309,7 +327,7 @@ class Importer:
         return Unresolved()
 
     def _eager_call(self, node: torch.fx.Node, results: Sequence[torch.Tensor], reason: str) -> Any:
-        is_random = isinstance(node.target, torch._ops.OpOverload) and opaque_reason(node.target) == RANDOM_REASON
+        is_random = opaque_reason(node.target) == RANDOM_REASON
         resolve = self._resolve_in_memory_order if is_random else self._resolve_node
         args, kwargs = (self._resolve_sizes(map_arg(a, resolve)) for a in (node.args, node.kwargs))
         if _contains(Unresolved, (args, tuple(kwargs.values()))):

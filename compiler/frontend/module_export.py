@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compiler.errors import USE_TORCH_COMPILE, ArgumentError, ExportError, Loc, TilewrightError
+from compiler.frontend.assigned_attributes import assignments_reported
 from compiler.frontend.source_location import innermost_line
 from compiler.ir.torch_types import USE_DENSE, unsupported_storage
 
@@ -36,11 +37,12 @@ def export_module(
     with compile_lock, torch.no_grad(), _packed_sequences_refused(module), _autocast_recorded(module):
         examples = _as_distinct_tensors(module, (tuple(args), dict(kwargs)))
         try:
-            return torch.export.export(module, *examples, dynamic_shapes=dynamic_shapes)
+            with assignments_reported(module):
+                return torch.export.export(module, *examples, dynamic_shapes=dynamic_shapes)
         except TilewrightError:
             raise
         except Exception as error:
-            raise _export_error(module, error) from error
+            raise export_error(type(module).__name__, error) from error
 
 
 def _as_distinct_tensors(module: torch.nn.Module, arguments: Any) -> Any:
@@ -55,15 +57,19 @@ def _as_distinct_tensors(module: torch.nn.Module, arguments: Any) -> Any:
     return tree_map_only(torch.Tensor, distinct, arguments)
 
 
-def _export_error(module: torch.nn.Module, error: Exception) -> ExportError:
-    """Return an error with the user's line, the first paragraph of PyTorch's message, the line of a library that raised it, and a remedy."""
+def export_error(name: str, error: Exception) -> ExportError:
+    """Return an error with the user's line, the first paragraph of PyTorch's message, the line of a library that raised it, and a remedy.
+
+    The line is the innermost one of the traceback, or that of the operator which the message quotes.
+    """
     trace = "".join(traceback.format_tb(error.__traceback__)[1:])
-    loc, raised_at = innermost_line(trace), innermost_line(trace, in_libraries=True)
+    loc = innermost_line(trace) or innermost_line(str(error))
+    raised_at = innermost_line(trace, in_libraries=True)
     library_line = f"\n  in {raised_at}: {raised_at.code}" if raised_at and raised_at != loc else ""
     message = str(error).strip().partition("\n\n")[0]
     place = f" at {loc}: {loc.code}" if loc else ""
     return ExportError(
-        f"torch.export cannot trace {type(module).__name__}{place}\n  {type(error).__name__}: {message}{library_line}\n"
+        f"torch.export cannot trace {name}{place}\n  {type(error).__name__}: {message}{library_line}\n"
         f"If the model runs in PyTorch, {USE_TORCH_COMPILE}."
     )
 
@@ -95,7 +101,7 @@ def _autocast_recorded(module: torch.nn.Module) -> Iterator[None]:
 def _check_arguments(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise ArgumentError if an argument, a parameter or a buffer holds a tensor that has no strides."""
     try:
-        named = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
+        named = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     except TypeError as error:
         raise ArgumentError(str(error)) from None
     named = {f"argument {name}": value for name, value in named.items()}

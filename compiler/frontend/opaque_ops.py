@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._guards import detect_fake_mode
 
 RANDOM_REASON = "random"
 COMPLEX_REASON = "complex numbers"
@@ -41,17 +42,33 @@ QUANTIZED_TENSOR_OPERATORS = frozenset({
 })  # fmt: skip
 """Operators on tensors of a quantized dtype, such as `torch.quint8`: PyTorch traces them as plain floats, so no call could tell."""
 
+RNG_STATE_OPERATORS = frozenset({"run_and_save_rng_state", "run_with_rng_state"})
+"""Operators that call a random operator, and return the generator's state before, or set one for the time of the call.
+
+AOTAutograd writes them where the backward pass repeats a part of the forward pass (activation checkpointing).
+"""
+
 _REASON_BY_OPERATOR = {f"aten.{name}": reason for reason, names in _OPERATORS_BY_REASON.items() for name in names}
 
 
 @cache
 def opaque_reason(overload: Any) -> str:
     """Return the reason why `overload` is opaque; empty if it is not."""
-    if torch.Tag.nondeterministic_seeded in overload.tags:
+    if str(overload) in RNG_STATE_OPERATORS or torch.Tag.nondeterministic_seeded in getattr(overload, "tags", ()):
         return RANDOM_REASON
     return _REASON_BY_OPERATOR.get(str(overload), "")
 
 
 def has_data_dependent_shape(overload: Any) -> bool:
     """Return True if the size or the Python-visible value of the result depends on the data of the operands."""
-    return torch.Tag.dynamic_output_shape in overload.tags or torch.Tag.data_dependent_output in overload.tags
+    tags = getattr(overload, "tags", ())
+    return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+
+
+def fake_result(node: torch.fx.Node) -> Any:
+    """Return fake tensors like the results of one of `RNG_STATE_OPERATORS`, whose nodes AOTAutograd makes without."""
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    mode = detect_fake_mode((args, kwargs))
+    assert mode is not None, "AOTAutograd traces with fake tensors"
+    with mode:
+        return node.target(*args, **kwargs)  # type: ignore[operator]  # the node calls an operator

@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
+import compiler
 from compiler.errors import Loc
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in .*(?:\n\s+(?P<code>.+))?')
 _SOURCE = re.compile(r"^[LG]\['(?P<name>\w+)'\]")
 _PATH_PART = re.compile(r"[^.\[\]'\"]+")
-_TORCH = os.path.dirname(torch.__file__) + os.sep
+_SKIPPED = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(compiler.__file__) + os.sep, "<")
+"""What no user wrote: PyTorch, this compiler, and generated code."""
 
 COMPILED_MODULE = ("self", "fn")
 """Names under which Dynamo knows the module that is compiled: in its own `forward`, and in PyTorch's wrapper around it."""
@@ -49,11 +51,11 @@ def _without_source(path: str) -> str:
 
 @cache
 def innermost_line(trace: str, in_libraries: bool = False) -> Loc | None:
-    """Return the innermost line of a trace that is not PyTorch's, None without one.
+    """Return the innermost line of a trace that is neither PyTorch's nor the compiler's, None without one.
 
     Unless `in_libraries`, a line that is in no library either is preferred.
     """
-    frames = [m for m in _FRAME.finditer(trace) if not m["file"].startswith((_TORCH, "<"))]
+    frames = [m for m in _FRAME.finditer(trace) if not m["file"].startswith(_SKIPPED)]
     own = [m for m in frames if f"{os.sep}site-packages{os.sep}" not in m["file"] and not in_libraries]
     frame: Any = next(iter((own or frames)[-1:]), None)
     return Loc(frame["file"], int(frame["line"]), (frame["code"] or "").strip()) if frame else None

@@ -9,7 +9,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map
 
-from compiler.api import Model, as_exported_program
+from compiler.frontend.model_source import Model, as_exported_program
 from compiler.ir.torch_types import from_torch
 from compiler.report.measure import NumericalError, float64_reference, numerical_error
 

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 import compiler
 import compiler.ir.ops
-from compiler.api import Model, as_exported_program
 from compiler.cost.machine import Machine
+from compiler.frontend.model_source import Model, as_exported_program, resolve_model
 from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.structure import Composite, ConstantLinear, Fused, Recurrence, Reduction, Scan
@@ -260,9 +260,10 @@ def check(
     times PyTorch's and 16 times the epsilon of its dtype, or of the one that matrix products round to.
     """
     chosen = as_options(options)
-    program, inputs, named = as_exported_program(model, args, kwargs)
+    source = resolve_model(model)
+    program, inputs, named = as_exported_program(source, args, kwargs)
     references = float64_references(program, inputs, named, reference)
-    eager = model if isinstance(model, torch.nn.Module) else program.module()
+    eager = source if isinstance(source, torch.nn.Module) else program.module()
     compiled = compiler.compile(program, inputs, named, options=chosen)
     with torch.no_grad():
         theirs, ours = (tree_leaves(m(*inputs, **named)) for m in (eager, compiled))

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 from torch.utils._pytree import tree_leaves
 
-from compiler.api import as_exported_program, compile
+from compiler.api import compile
+from compiler.frontend.model_source import as_exported_program, resolve_model
 from compiler.options import Options, as_options
 from compiler.report.measure import NumericalError, Workload, eager_workload
 from compiler.report.page import table_html
@@ -23,7 +24,7 @@ from compiler.runtime.timing import Timing, interleaved_timings
 from compiler.testing.accuracy import OWN, float64_references, numerical_errors
 
 if TYPE_CHECKING:
-    from compiler.api import Model
+    from compiler.frontend.model_source import Model
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,9 @@ def compare(
     `ways` may give names; others are called after what differs from `options`.  Errors are against the same program in float64,
     and against `reference`, the model that it was quantized from.  Calls take turns, about `seconds` for each way.
     """
-    program, inputs, named = as_exported_program(model, args, kwargs)
-    eager = model if isinstance(model, torch.nn.Module) else program.module()
+    source = resolve_model(model)
+    program, inputs, named = as_exported_program(source, args, kwargs)
+    eager = source if isinstance(source, torch.nn.Module) else program.module()
     references = float64_references(program, inputs, named, reference)
     settings = named_ways(ways, as_options(options))
     compiled = {name: compile(program, inputs, named, options=o) for name, o in settings.items()}

@@ -122,7 +122,7 @@ maximum = declare_op("maximum", "x: number, y: number", Elementwise(s.maximum), 
 copysign = declare_op("copysign", "x: float, y: float", Elementwise(s.copysign), aten="aten.copysign.Tensor", reference=torch.copysign,
               samples=binary())  # fmt: skip
 
-neg = declare_op("neg", "x: number", Elementwise(lambda x: -x), aten="aten.neg.default", reference=torch.neg,
+neg = declare_op("neg", "x: number", Elementwise(lambda x: -x), aten=("aten.neg.default", "aten._neg_view.default"), reference=torch.neg,
          samples=unary(dtypes=NUMBERS))  # fmt: skip
 abs_ = declare_op("abs", "x: number", Elementwise(s.absolute), aten="aten.abs.default", reference=torch.abs,
           samples=unary(dtypes=("f32", "i64", "bf16")))  # fmt: skip

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compiler.api import Model, as_exported_program
 from compiler.driver.compiled_graph import infer_sizes
 from compiler.driver.specialization import size_buckets
 from compiler.driver.variant import Plan
 from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
+from compiler.frontend.model_source import Model, as_exported_program
 from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT
