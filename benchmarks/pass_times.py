@@ -87,8 +87,8 @@ def pass_seconds(graph: Graph) -> Counter[str]:
     timing = PassTiming()
     lower_and_schedule(graph, Options(cache=""), [timing])
     seconds = Counter[str]()
-    for name, spent, _, _ in timing.rows:
-        seconds[name] += spent
+    for run in timing.runs:
+        seconds[run.pass_.name] += run.seconds
     return seconds
 
 
