@@ -60,8 +60,11 @@ def _first_call(test: Callable[..., None]) -> _Called | None:
         names, values = mark.args[:2]
         names = [n.strip() for n in names.split(",")] if isinstance(names, str) else names
         first = next(iter(values))
-        first = getattr(first, "values", first if len(names) > 1 else (first,))  # pytest.param has a tuple
-        arguments |= dict(zip(names, first))
+        if hasattr(first, "marks"):  # a pytest.param
+            first = first.values
+        elif len(names) == 1:
+            first = (first,)
+        arguments |= dict(zip(names, first, strict=True))
     if arguments.keys() != inspect.signature(test).parameters.keys():
         return None
     try:

@@ -132,7 +132,7 @@ def test_passes_of_a_plugin_are_steps_of_the_page(run: Run, installed: Path, tmp
 
 
 def test_an_op_of_a_plugin_is_text_and_code(run: Run, installed: Path, tmp_path: Path) -> None:
-    (tmp_path / "x.ir").write_text("graph(%x: f32[9]) { %y = smoothstep %x {low=1.0, high=3.0}  return %y }")
+    (tmp_path / "x.ir").write_text("graph(%x: f32[9]) { %y = smoothstep %x {edge0=1.0, edge1=3.0}  return %y }")
     done = run(tmp_path, "-m", "compiler", "opt", "x.ir", "-p", "fuse", "--lower", "--check", installed=installed)
     assert done.returncode == 0, done.stderr
     assert "(%x0[%i0] - 1.0) / 2.0" in done.stdout
