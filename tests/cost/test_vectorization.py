@@ -6,7 +6,7 @@ import pytest
 
 from compiler.analysis.accesses import Accesses
 from compiler.cost.machine import AVX2, AVX512, Machine
-from compiler.cost.vectorization import best_disjoint_loops, lane_count, score_loops
+from compiler.cost.vectorization import best_disjoint_loops, lane_count, score_loops, transpose_loops
 from compiler.ir.text.tile_parser import parse_kernel
 
 
@@ -210,3 +210,15 @@ def test_vectors_of_a_local_buffer_straddle_lines_too() -> None:
     assert scores("out %y: f32[64]", loop("%i + 1"))["i"] == (64 - 6) + (64 - 4)
     own = "for %i in 0..64 { local %t: f32[9] store 0.0, %t[1] store %t[1], %y[%i] }"
     assert scores("out %y: f32[64]", own)["i"] == 3 * (64 - 4)
+
+
+def test_blocks_are_not_transposed_across_a_local_buffer() -> None:
+    """Neighbours along %h lie side by side, but its steps fill one buffer."""
+    text = """kernel @k(in %x: f32[8, 16, 6], out %y: f32[8, 16]{1, 0}) {
+      parallel %h in 0..8 { BUFFER parallel %i in 0..16 { store VALUE, %y[%h, %i] } }
+    }"""
+    buffer = "local %t: f32[16] for %j in 0..16 { store %x[%h, %j, 0], %t[%j] }"
+    for declared, value, loops in (("", "%x[%h, %i, 0]", ["h"]), (buffer, "%t[%i]", [])):
+        table = Accesses(parse_kernel(text.replace("BUFFER", declared).replace("VALUE", value)))
+        store = next(a for a in table.all if a.buffer == "y")
+        assert [r.var for r in transpose_loops(table, store, "i", 8)] == loops
