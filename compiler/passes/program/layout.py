@@ -14,7 +14,7 @@ from compiler.cost.machine import Machine
 from compiler.cost.vectorization import best_disjoint_loops, lane_count, scalar_ops, score_loops
 from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT
-from compiler.ir.tile.kernel import Kernel, Param, dim_hint
+from compiler.ir.tile.kernel import Kernel, Param, Reduce, dim_hint, walk
 from compiler.ir.tile.program import Launch, Program, Step, expand_launches, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name, with_unique_names
 from compiler.ir.types import TensorType, with_innermost
@@ -167,8 +167,13 @@ class LayoutSearch:
         return Accesses(with_dots(_retyped(table.kernel, types), dots)) if dots else table
 
     def with_cached_operands(self, table: Accesses, types: tuple[TensorType, ...]) -> Accesses:
-        """Return the accesses of a kernel after operands that lanes would gather have been copied to local buffers."""
+        """Return the accesses of a kernel after operands that lanes would gather have been copied to local buffers.
+
+        Sums over several loops stay as they are: the layout decides the order of these loops, which scores do not count.
+        """
         kernel = with_unique_names(_retyped(table.kernel, types))
+        if any(isinstance(s, Reduce) and len(s.ranges) > 1 for s in walk(kernel.body)):
+            return table
         cached = CacheOperand().for_machine(self.machine).run(kernel, Context(self.machine))
         return table if cached == kernel else Accesses(cached)
 
