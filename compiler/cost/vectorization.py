@@ -108,13 +108,14 @@ def transpose_loops(table: Accesses, a: Access, v: str, lanes: int) -> tuple[Ran
 
     If that loop is too short, the loop that continues it in memory comes first, unless that is `v` itself: then whole
     vectors hold several rows.  Empty if there are no such loops.
-    A loop around a reduction qualifies only if the reduction is a contraction, and one around a local buffer never does, as its
-    steps share the buffer.
+    A loop around a reduction qualifies only if the reduction is a contraction.  One around a local buffer does not for a store,
+    as the next step fills the buffer again.
     """
     step = abs(table.stride(a, v) or 0)
     if a.is_masked or step < 2 or _is_deinterleaved(a, step, lanes) or isinstance(a.stmt, Reduce):
         return ()
-    free = table.parallel_loops - {v} - frozenset().union(*table.local_scopes.values())
+    buffers = table.local_scopes if a.is_store else {a.buffer}
+    free = table.parallel_loops - {v} - frozenset().union(*(table.local_scopes.get(b, frozenset()) for b in buffers))
 
     def loop_with_stride(stride: Dim) -> Range | None:
         loops = (r for r in a.loops if r.var in free and table.stride(a, r.var) == stride)
