@@ -26,7 +26,10 @@ class FactoredMax:
 
 
 def split_factor(e: Expr) -> tuple[Expr, float]:
-    """Return x and c of c * x, or of such a product where a condition holds and -inf elsewhere; c is positive, 1 for other values."""
+    """Return x and c of a product c * x with a positive constant, else the value and 1.
+
+    The product may be masked: it is then chosen where a condition holds, -inf elsewhere, and x is masked alike.
+    """
     if not isinstance(e, PrimitiveCall):
         return e, 1.0
     if e.primitive == "where" and isinstance(e.operands[2], Const) and e.operands[2].value == -inf:

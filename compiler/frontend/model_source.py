@@ -1,4 +1,4 @@
-"""What a user may compile: a module, a function, an exported program, or the path of one."""
+"""Models that can be compiled: modules, functions, exported programs, and paths of these."""
 
 from __future__ import annotations
 

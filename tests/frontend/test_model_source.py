@@ -72,7 +72,7 @@ def test_a_function_keeps_its_name_its_signature_and_its_lines() -> None:
     with pytest.raises(TilewrightError, match="argument factor is specialized to 3, but is 2"):
         compiled(x)
     with pytest.raises(TilewrightError, match=rf"cannot trace lambda at {__file__}:\d+: .*len"):
-        compiler.compile(lambda x: len(None) + x, (x,))  # type: ignore[arg-type]
+        compiler.compile(lambda x: len(None) + x, (x,))  # type: ignore[arg-type]  # wrong on purpose
 
 
 def fake_layer() -> nn.Module:
@@ -88,8 +88,8 @@ scripted = torch.jit.script(nn.Linear(4, 4))
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no arguments": (lambda: compiler.compile(double), "for example arguments: compile(model, (x, ...))"),
     "class": (lambda: compiler.compile(Scale, (x,)), "Scale is a class; compile an instance: compile(Scale(...), "),
-    "list": (lambda: compiler.compile([layer], (x,)), "cannot compile a list; pass a module, a function, "),  # type: ignore[arg-type]
-    "state dict": (lambda: compiler.compile(layer.state_dict(), (x,)), "cannot compile a OrderedDict; pass"),  # type: ignore[arg-type]
+    "list": (lambda: compiler.compile([layer], (x,)), "cannot compile a list; pass a module, a function, "),  # type: ignore[arg-type]  # wrong on purpose
+    "state dict": (lambda: compiler.compile(layer.state_dict(), (x,)), "cannot compile a OrderedDict; pass"),  # type: ignore[arg-type]  # wrong on purpose
     "compiled module": (lambda: compiler.compile(compiled_scale, (x,)), "is compiled already; pass the model"),
     "module without forward": (lambda: compiler.compile(nn.ModuleList([layer]), (x,)), 'missing the required "forward"'),
     "TorchScript": (lambda: compiler.compile(scripted, (x,)), "the model is TorchScript, which has no Python code"),
@@ -100,13 +100,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "written tensor of a closure": (lambda: compiler.compile(lambda x: x + counter.add_(1), (x,)), "register it as buffer"),
     "weights in a file": (lambda: compiler.compile("saved"), "but what torch.save or torch.jit.save wrote: load it"),
     "file without a program": (lambda: compiler.compile(__file__), "holds no exported program: it is no .pt2 file"),
-    "a tensor as arguments": (lambda: compiler.compile(double, x), "args must be a tuple, as in compile(model, (x,))"),  # type: ignore[arg-type]
-    "a dict as arguments": (lambda: compiler.compile(double, {"x": x}), "args must be a tuple, as in"),  # type: ignore[arg-type]
-    "a tensor as keywords": (lambda: compiler.compile(double, (), x), "kwargs must be a dict, as in"),  # type: ignore[arg-type]
+    "a tensor as arguments": (lambda: compiler.compile(double, x), "args must be a tuple, as in compile(model, (x,))"),  # type: ignore[arg-type]  # wrong on purpose
+    "a dict as arguments": (lambda: compiler.compile(double, {"x": x}), "args must be a tuple, as in"),  # type: ignore[arg-type]  # wrong on purpose
+    "a tensor as keywords": (lambda: compiler.compile(double, (), x), "kwargs must be a dict, as in"),  # type: ignore[arg-type]  # wrong on purpose
     "too few arguments": (lambda: compiler.compile(double, ()), "missing a required argument: 'x'"),
     "an array": (lambda: compiler.compile(double, (x.numpy(),)), "Unsupported input type <class 'numpy.ndarray'>"),
     "a dataclass": (lambda: compiler.compile(lambda c: x * c.scale, (Call(2.0),)), "use torch.export.register_dataclass"),
-    "a string as options": (lambda: compiler.compile(double, (x,), options="tune"), "must be compiler.Options or a dict"),  # type: ignore[arg-type]
+    "a string as options": (lambda: compiler.compile(double, (x,), options="tune"), "must be compiler.Options or a dict"),  # type: ignore[arg-type]  # wrong on purpose
     "dynamic sizes of a program": (lambda: compiler.compile(program, dynamic_shapes={}), "has its dynamic sizes already"),
     "another shape than a program's": (lambda: compiler.compile(program, (x[:2],)), "must be f32[3, 4], but has the shape [2, 4]"),
     "call with an array": (lambda: compiled_scale(x.numpy()), "must be a dense tensor of type f32[3, 4], not a ndarray"),

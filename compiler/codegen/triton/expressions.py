@@ -43,7 +43,10 @@ MAX_LINE_OPS = 12
 
 @dataclass(frozen=True)
 class BlockValue:
-    """A named value, the variables of the tiled loops it varies with in the order of its axes, and the depth at which it is known."""
+    """A named value.
+
+    `axes` are the variables of the tiled loops that it varies with, in order.  It is known from loops of `depth` on.
+    """
 
     name: str
     axes: tuple[str, ...] = ()

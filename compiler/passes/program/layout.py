@@ -14,6 +14,7 @@ from compiler.cost.machine import Machine
 from compiler.cost.vectorization import best_disjoint_loops, lane_count, scalar_ops, score_loops
 from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Param, Reduce, dim_hint, walk
 from compiler.ir.tile.program import Launch, Program, Step, expand_launches, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name, with_unique_names
@@ -171,9 +172,10 @@ class LayoutSearch:
 
         Sums over several loops stay as they are: the layout decides the order of these loops, which scores do not count.
         """
-        kernel = with_unique_names(_retyped(table.kernel, types))
-        if any(isinstance(s, Reduce) and len(s.ranges) > 1 for s in walk(kernel.body)):
+        sums = [s for s in walk(table.kernel.body) if isinstance(s, Reduce)]
+        if any(len(s.ranges) > 1 for s in sums) or not any(map(is_contraction, sums)):
             return table
+        kernel = with_unique_names(_retyped(table.kernel, types))
         cached = CacheOperand().for_machine(self.machine).run(kernel, Context(self.machine))
         return table if cached == kernel else Accesses(cached)
 

@@ -35,7 +35,7 @@ PrefetchRequests: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]
 
 
 class Panel(NamedTuple):
-    """What `access` reads contiguously, index by index of the innermost loop `loop` for which that holds, `bytes` for each."""
+    """Memory that `access` reads contiguously: `bytes` for each index of `loop`, the innermost loop for which that holds."""
 
     access: Access
     loop: Range

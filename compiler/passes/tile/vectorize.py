@@ -46,12 +46,10 @@ class Vectorize(TilePass):
             scores |= dict.fromkeys(chosen, -1)
             chosen = set(best_disjoint_loops(ir.body, scores)[1])
         if not self.skipped_choices and (others := self.quicker_lanes(ir, chosen, scores, lanes, context)):
-            context.missed(self, f"lanes along {', '.join(f'%{v}' for v in sorted(chosen))} would take longer")
+            context.missed(self, f"lanes along {names_of(chosen)} would take longer")
             chosen = others
         if slower := self.slower_lanes(ir, chosen, lanes, context):
-            context.missed(
-                self, f"lanes along {', '.join(f'%{v}' for v in sorted(slower))} would gather, which takes longer"
-            )
+            context.missed(self, f"lanes along {names_of(slower)} would gather, which takes longer")
         chosen -= slower
         messages = {v: f"%{v} vectorized by {lanes}: saves {scores[v]} memory operations" for v in sorted(chosen)}
         if not chosen:
@@ -63,10 +61,12 @@ class Vectorize(TilePass):
 
     def slower_lanes(self, ir: Kernel, chosen: Collection[str], lanes: int, context: Context) -> set[str]:
         """Return those of the `chosen` loops that gather, and take longer with lanes than without."""
-        table = context.accesses(ir)
+        table, machine = context.accesses(ir), context.machine
         gathering = {v for v in chosen if any(table.depends_on(a, v) and table.stride(a, v) is None for a in table.all)}
-        seconds = {v: seconds_with_lanes(ir, {*chosen} - {v}, lanes, context.machine) for v in gathering}
-        return {v for v, s in seconds.items() if seconds_with_lanes(ir, chosen, lanes, context.machine) > s}
+        if not gathering:
+            return set()
+        with_all = seconds_with_lanes(ir, chosen, lanes, machine)
+        return {v for v in gathering if with_all > seconds_with_lanes(ir, {*chosen} - {v}, lanes, machine)}
 
     def quicker_lanes(
         self, ir: Kernel, chosen: set[str], scores: Mapping[str, int], lanes: int, context: Context
@@ -92,6 +92,11 @@ def seconds_with_lanes(kernel: Kernel, loops: Collection[str], lanes: int, machi
     for p in (Tile(), Pack(), Unroll()):
         scheduled = p.for_machine(machine).run(scheduled, Context(machine))
     return predicted_seconds(scheduled, machine)
+
+
+def names_of(loops: Collection[str]) -> str:
+    """Return the names of loops as a remark lists them."""
+    return ", ".join(f"%{v}" for v in sorted(loops))
 
 
 def with_lanes(kernel: Kernel, loops: Collection[str], lanes: int) -> Kernel:
