@@ -249,7 +249,7 @@ class _SoftmaxMatcher:
             return known if all(self.degree(a) == INDEPENDENT for a in e.args) else None
         if not isinstance(e, PrimitiveCall):
             return INDEPENDENT
-        if e.primitive == "exp" and self.is_shifted(e.operands[0]):
+        if e.primitive in ("exp", "exp_ftz") and self.is_shifted(e.operands[0]):
             return PROPORTIONAL
         return call_degree(e, [self.degree(a) for a in e.operands])
 

@@ -13,6 +13,18 @@ def erf(x: Any) -> Any:
     return np.vectorize(math.erf, otypes=[np.result_type(x)])(x) if np.size(x) else x
 
 
+def exp_ftz(x: Any) -> Any:
+    """Return e^x, or 0 where it is no normal number of f32 or wider."""
+    wide = np.exp(np.asarray(x, np.result_type(x, np.float32)))
+    return np.where(wide < np.finfo(wide.dtype).tiny, 0, wide).astype(np.result_type(x))
+
+
+def exp2_ftz(x: Any) -> Any:
+    """Return 2^x, or 0 where it is no normal number of f32 or wider."""
+    wide = np.exp2(np.asarray(x, np.result_type(x, np.float32)))
+    return np.where(wide < np.finfo(wide.dtype).tiny, 0, wide).astype(np.result_type(x))
+
+
 def divide(x: Any, y: Any) -> Any:
     """Divide; integers truncate toward zero, and x / 0 is x."""
     if np.issubdtype(np.result_type(x), np.floating):

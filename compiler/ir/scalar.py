@@ -323,6 +323,9 @@ _PRIMITIVES = (
     # transcendental; a backend that lacks one expands it into the primitives above
     P("exp", 1, "same", np.exp, 12),
     P("exp2", 1, "same", np.exp2, 12),
+    # of arguments up to 0; results below the smallest normal number may be flushed to zero
+    P("exp_ftz", 1, "same", numpy_primitives.exp_ftz, 10),
+    P("exp2_ftz", 1, "same", numpy_primitives.exp2_ftz, 10),
     P("expm1", 1, "same", np.expm1, 16),
     P("log", 1, "same", np.log, 16),
     P("log2", 1, "same", np.log2, 16),
@@ -347,6 +350,9 @@ PRIMITIVES: dict[str, Primitive] = {p.name: p for p in _PRIMITIVES}
 
 APPROXIMATED = frozenset(name for name, p in PRIMITIVES.items() if p.cost >= 12 and name != "sqrt")
 """Names of the primitives whose results are not correctly rounded: the transcendental ones and `rsqrt`."""
+
+FLUSHING = frozenset({"exp_ftz", "exp2_ftz"})
+"""Names of the primitives that may flush results below the smallest normal number to zero."""
 
 
 def const(value: Number, dtype: DType) -> Const:
@@ -393,6 +399,7 @@ def _primitive_function(name: str) -> Callable[..., Expr]:
 
 
 exp, exp2, expm1 = _primitive_function("exp"), _primitive_function("exp2"), _primitive_function("expm1")
+exp_ftz, exp2_ftz = _primitive_function("exp_ftz"), _primitive_function("exp2_ftz")
 log, log2, log1p = _primitive_function("log"), _primitive_function("log2"), _primitive_function("log1p")
 tanh, erf, sin, cos, tan = (_primitive_function(n) for n in ("tanh", "erf", "sin", "cos", "tan"))
 asin, acos, atan, sinh, cosh = (_primitive_function(n) for n in ("asin", "acos", "atan", "sinh", "cosh"))

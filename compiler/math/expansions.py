@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from compiler.ir.scalar import Expr, PrimitiveCall
 from compiler.math.binary import format_of
 from compiler.math.error_function import erf
-from compiler.math.exponential import exp, exp2, expm1
+from compiler.math.exponential import exp, exp2, exp2_ftz, exp_ftz, expm1
 from compiler.math.hyperbolic import cosh, sinh, tanh
 from compiler.math.inverse_trigonometric import acos, asin, atan
 from compiler.math.logarithm import log, log1p, log2
@@ -32,7 +32,7 @@ __all__ = ["EXPANSIONS", "expand"]
 EXPANSIONS: Mapping[str, Callable[..., Expr]] = {
     function.__name__.rstrip("_"): function
     for function in (
-        acos, asin, atan, cos, cosh, erf, exp, exp2, expm1, log, log1p, log2, pow_, rsqrt, sin, sinh, tan, tanh,
+        acos, asin, atan, cos, cosh, erf, exp, exp2, exp_ftz, exp2_ftz, expm1, log, log1p, log2, pow_, rsqrt, sin, sinh, tan, tanh,
     )
 }  # fmt: skip
 """Expansions by the name of their primitive."""

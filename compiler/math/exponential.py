@@ -1,4 +1,4 @@
-"""Exponentials: exp, exp2 and expm1.
+"""Exponentials: exp, exp2, both without subnormal results, and expm1.
 
     e^x = 2^n e^r,  n = round(x / ln 2),  r = x - n ln 2 in [-ln 2 / 2, ln 2 / 2]
 
@@ -48,10 +48,14 @@ EXP2 = {
 }  # fmt: skip
 """(2^r - 1) / r on |r| <= 1/2: 2^r to 2^-26.3 (degree 5) and 2^-55.9 (degree 10)."""
 
-EXP_BOUNDS = {f32: (-104.0, 89.0), f64: (-746.0, 710.0)}
-EXP2_BOUNDS = {f32: (-151.0, 129.0), f64: (-1076.0, 1025.0)}
+EXP_BOUNDS = {f32: (-176.1, 89.0), f64: (-1418.2, 710.0)}
+EXP2_BOUNDS = {f32: (-254.0, 129.0), f64: (-2046.0, 1025.0)}
+EXP_FTZ_BOUNDS = {f32: (-88.1, 0.0), f64: (-709.1, 0.0)}
+EXP2_FTZ_BOUNDS = {f32: (-127.0, 0.0), f64: (-1023.0, 0.0)}
 EXPM1_BOUNDS = {f32: (-18.0, 89.0), f64: (-38.0, 710.0)}
-"""Arguments beyond which the result is constant: 0 (or -1 of expm1) below, infinite above."""
+"""Arguments beyond which the result is constant: 0 (or -1 of expm1) below, infinite (or 1 of "ftz") above.
+
+Where the lower one makes the result 0, a factor is 0: Intel's cores take 150 cycles for a product that underflows."""
 
 
 def minus_multiple_of_ln2(x: Expr, n: Expr, fraction: float = 1.0) -> Expr:
@@ -79,6 +83,29 @@ def exp2(x: Expr) -> Expr:
     x = clamp(x, *EXP2_BOUNDS[x.dtype])
     n, lower, upper = scaled_power_factors(x, 1)
     return polynomial(x - n, (1, *EXP2[x.dtype])) * lower * upper
+
+
+def exp_ftz(x: Expr) -> Expr:
+    """e^x for x <= 0, such as the differences of a softmax from their maximum; results that are not normal may be 0.
+
+    Error 0.9 ulp in f32, 1.2 in f64.  Cost f32: 16 operations, f64: 22.
+
+    One factor scales the polynomial, where `exp` needs two.  Subnormal numbers are slow on some cores, here and in the sums
+    and products that read them.
+    """
+    x = clamp(x, *EXP_FTZ_BOUNDS[x.dtype])
+    n, power = scaled_power(x, LOG2_E)
+    return polynomial(minus_multiple_of_ln2(x, n), (1, 1, *EXP[x.dtype])) * power
+
+
+def exp2_ftz(x: Expr) -> Expr:
+    """2^x for x <= 0; results that are not normal may be 0.
+
+    Error 0.95 ulp in f32, 1.2 in f64.  Cost f32: 15 operations, f64: 21.
+    """
+    x = clamp(x, *EXP2_FTZ_BOUNDS[x.dtype])
+    n, power = scaled_power(x, 1)
+    return polynomial(x - n, (1, *EXP2[x.dtype])) * power
 
 
 def expm1(x: Expr) -> Expr:

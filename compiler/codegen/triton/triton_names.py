@@ -55,6 +55,7 @@ TRITON_FUNCTIONS: Mapping[str, str] = {
     **{p: f"tl.{p}" for p in ("floor", "ceil", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "erf", "sin", "cos")},
     **{p: f"libdevice.{p}" for p in ("expm1", "log1p", "tanh", "tan", "asin", "acos", "atan", "sinh", "cosh", "pow")},
     **{p: f"libdevice.{p}" for p in ("trunc", "copysign")}, "round": "libdevice.rint",
+    "exp_ftz": "tl.exp", "exp2_ftz": "tl.exp2",
 }  # fmt: skip
 """Primitives that are functions; names without a module are in `HELPERS`."""
 

@@ -85,6 +85,7 @@ from compiler.ir.ops.transcendental import (
     erf,
     exp,
     exp2,
+    exp_ftz,
     expm1,
     log,
     log1p,

@@ -233,7 +233,7 @@ class OnlineSoftmaxBuilder:
         out.append(
             Let(new.name, scalar.maximum(old, top * self.rounded(self.scores.factor / LN_2) if self.in_base_2 else top))
         )
-        exp = scalar.exp2 if self.in_base_2 else scalar.exp
+        exp = scalar.exp2_ftz if self.in_base_2 else scalar.exp_ftz
         out.append(Let(rescale.name, scalar.where(old.eq(new), 1.0, exp(old - new))))
         out.append(Let(names["shift"], guarded_max(new)))
         for name, s in zip(self.sum_buffers, row.reductions, strict=True):
@@ -273,10 +273,14 @@ class OnlineSoftmaxBuilder:
     def shifted_exp2(self, e: PrimitiveCall, shift: Expr) -> Expr:
         """Return exp(c * x - `shift`) as a power of two, whose shift is in units of ln 2; other calls as they are."""
         difference = e.operands[0]
-        if e.primitive != "exp" or not isinstance(difference, PrimitiveCall) or difference.operands[-1] != shift:
+        if (
+            e.primitive not in ("exp", "exp_ftz")
+            or not isinstance(difference, PrimitiveCall)
+            or difference.operands[-1] != shift
+        ):
             return e
         x, factor = split_factor(difference.operands[0])
-        return scalar.exp2(scalar.fma(x, self.rounded(factor / LN_2), -shift))
+        return scalar.exp2_ftz(scalar.fma(x, self.rounded(factor / LN_2), -shift))
 
     # the results
 

@@ -22,7 +22,7 @@ from compiler.ir.graph.structure import (
     elementwise_expr,
 )
 from compiler.ir.interpret.graph import evaluate_node
-from compiler.ir.scalar import APPROXIMATED
+from compiler.ir.scalar import APPROXIMATED, FLUSHING
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.ir.types import DType, f32
@@ -97,7 +97,7 @@ def _formula_error(node: Node, operands: list[torch.Tensor], value: torch.Tensor
     approximated = APPROXIMATED.intersection(steps)
     if not steps or (len(steps) == 1 and not approximated):
         return torch.zeros(()).double()
-    error = 2 * eps * value.abs()
+    error = 2 * eps * value.abs() + (resolution(node.dtype.compute)[1] if FLUSHING.intersection(steps) else 0.0)
     if "pow" in approximated or (approximated and node.dtype.bits == 64):  # exponents are rounded first
         error = error + eps * value.abs() * value.abs().log().abs().nan_to_num(0.0, 0.0, 0.0)
     if approximated and node.dtype.bits == 64:  # the reference is no more accurate, except for infinite operands

@@ -92,7 +92,7 @@ def test_parts_of_a_row() -> None:
       %m = reduce max %r in %r.block*4..%r.block*4 + 4 { yield %s[%i, %r] }
       %old = %max[%i]
       %new = max(%old, %m)
-      %weight = where(%old == %new, 1.0, exp(%old - %new))
+      %weight = where(%old == %new, 1.0, exp_ftz(%old - %new))
       %shift = where(%new == -inf, 0.0, %new)
       %t = reduce add %r_1 in %r.block*4..%r.block*4 + 4 {
         %p = exp(%s[%i, %r_1] - %shift)
@@ -113,7 +113,7 @@ def test_parts_of_a_row() -> None:
       %m_1 = reduce max %r_3 in %r.block_1*4..%r.block_1*4 + 2 { yield %s[%i_1, %r_3] }
       %old_1 = %max[%i_1]
       %new_1 = max(%old_1, %m_1)
-      %weight_1 = where(%old_1 == %new_1, 1.0, exp(%old_1 - %new_1))
+      %weight_1 = where(%old_1 == %new_1, 1.0, exp_ftz(%old_1 - %new_1))
       %shift_1 = where(%new_1 == -inf, 0.0, %new_1)
       %t_1 = reduce add %r_4 in %r.block_1*4..%r.block_1*4 + 2 {
         %p_1 = exp(%s[%i_1, %r_4] - %shift_1)
@@ -258,7 +258,7 @@ def test_rows_of_open_length() -> None:
         %m = reduce max %r in %r.block*4..min(4, n - %r.block*4) + %r.block*4 { yield %s[%i, %r] }
         %old = %max[%i - %i.block*8]
         %new = max(%old, %m)
-        %weight = where(%old == %new, 1.0, exp(%old - %new))
+        %weight = where(%old == %new, 1.0, exp_ftz(%old - %new))
         %shift = where(%new == -inf, 0.0, %new)
         %t = reduce add %r_1 in %r.block*4..min(4, n - %r.block*4) + %r.block*4 { yield exp(%s[%i, %r_1] - %shift) }
         store fma(%t.sum[%i - %i.block*8], %weight, %t), %t.sum[%i - %i.block*8]
