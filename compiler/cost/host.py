@@ -6,10 +6,20 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from compiler.cost.machine import AVX512, MACHINE_BY_CPU, MACHINES, Machine
+from compiler.cost.machine import MACHINES, Machine, shipped_machine, shipped_names
 
 SYSFS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 """Where Linux describes the caches of the first core."""
+
+
+def nearest_description(cpu: str, vector_bits: int, registers: int) -> str:
+    """Return the name of the shipped description of `cpu`, or of the first machine with such registers.
+
+    A description of `cpu` with other registers does not count: code for narrower vectors leaves units idle in other ways.
+    """
+    own = {cpu: shipped_machine(cpu)} if cpu in shipped_names() else {}
+    fitting = (n for n, m in {**own, **MACHINES}.items() if (m.vector_bits, m.registers) == (vector_bits, registers))
+    return next(fitting, "avx512")
 
 
 @lru_cache
@@ -18,12 +28,7 @@ def host_machine(cpu: str, vector_bits: int, registers: int, cache_dir: Path = S
 
     Caches that `cache_dir` does not list keep the sizes of the nearest description.
     """
-    same_width = (
-        m
-        for m in (MACHINE_BY_CPU.get(cpu, AVX512), *MACHINES.values())
-        if (m.vector_bits, m.registers) == (vector_bits, registers)
-    )
-    nearest = next(same_width, AVX512)
+    nearest = shipped_machine(nearest_description(cpu, vector_bits, registers))
     found = {
         level: (size, ways) for level, size, ways in map(read_cache, sorted(cache_dir.glob("index*"))) if size and ways
     }

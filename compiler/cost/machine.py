@@ -6,7 +6,8 @@ A description is a `Machine`, or a file that names another one as `base` and giv
     [machine]
     l2 = 524288
 
-compiler/cost/machines has the descriptions that are shipped.  `tilewright calibrate` writes one of the machine it runs on.
+compiler/cost/machines has the descriptions that are shipped.  One that is called as LLVM calls a CPU describes this CPU.
+`tilewright calibrate` writes one of the machine it runs on.
 """
 
 from __future__ import annotations
@@ -443,6 +444,3 @@ ZEN4 = shipped_machine("znver4")
 
 MACHINES = {"avx512": AVX512, "avx2": AVX2, "sse": SSE, "neon": NEON}
 """One shipped description for each width and number of vector registers."""
-
-MACHINE_BY_CPU = {"znver4": ZEN4}
-"""Machine by LLVM's name of a CPU that has a description of its own."""

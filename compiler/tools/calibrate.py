@@ -12,7 +12,8 @@ from statistics import median
 from rich.table import Table
 
 from compiler.codegen.llvm.targets import host_target
-from compiler.cost.machine import FIELDS, LISTED, MACHINES, Machine, write_machine
+from compiler.cost.host import nearest_description
+from compiler.cost.machine import FIELDS, LISTED, Machine, write_machine
 from compiler.report.render import table
 from compiler.tools.microbenchmarks import MICROBENCHMARKS, Bench
 
@@ -61,8 +62,7 @@ def write_description(path: Path, measurements: Sequence[Measurement]) -> None:
     """Write the measured fields that are reliable, and those that the system lists, over those of a similar machine."""
     target = host_target()
     machine = target.machine or Machine()
-    shape = machine.vector_bits, machine.registers
-    base = next((n for n, m in MACHINES.items() if (m.vector_bits, m.registers) == shape), "")
+    base = nearest_description(target.cpu, machine.vector_bits, machine.registers)
     values = {n: getattr(machine, n) for n, f in FIELDS.items() if f.metadata["origin"] == LISTED}
     values |= {m.field: m.value for m in measurements if m.is_reliable}
     header = {

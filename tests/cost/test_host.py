@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compiler.cost.host import host_machine
-from compiler.cost.machine import AVX2, AVX512, ZEN4
+from compiler.cost.host import host_machine, nearest_description
+from compiler.cost.machine import AVX2, AVX512, ZEN4, shipped_machine
 
 
 def listed(folder: Path, *caches: tuple[str, str, str, str]) -> Path:
@@ -37,6 +37,13 @@ def test_what_is_not_listed_is_as_usual(tmp_path: Path) -> None:
     assert host_machine("znver5", 512, 32, tmp_path) == AVX512
     folder = listed(tmp_path / "odd", ("Data", "1", "many", "8"), ("Unified", "2", "2048K", "0"))
     assert host_machine("znver5", 512, 32, folder) == AVX512
+
+
+def test_a_description_called_as_the_cpu_is_its_description(tmp_path: Path) -> None:
+    assert nearest_description("sapphirerapids", 512, 32) == "sapphirerapids"
+    assert host_machine("sapphirerapids", 512, 32, tmp_path) == shipped_machine("emeraldrapids")
+    assert nearest_description("sapphirerapids", 256, 16) == "avx2"
+    assert nearest_description("a-cpu-to-come", 512, 32) == "avx512"
 
 
 def test_a_cpu_with_narrower_units_is_known_by_name(tmp_path: Path) -> None:
