@@ -30,7 +30,7 @@ FOLDING_PASSES = (
 """Compute constants, choose the dtypes of operands, share equal nodes, split long scans."""
 
 GRAPH_PASSES = (
-    f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_PASSES},separate-windows,two-level-reduction,winograd,"
+    f"dce,decompose,canonicalize,flush-exponentials,{QUANTIZED_PASSES},{FOLDING_PASSES},separate-windows,two-level-reduction,winograd,"
     "eliminate-padding,cse,fuse"
 )
 """Graph IR to Graph IR.  Expand composite ops, multiply bytes, fold constants, save arithmetic, share long reductions, fuse."""
@@ -38,7 +38,9 @@ GRAPH_PASSES = (
 FAST_GRAPH_PASSES = f"{GRAPH_PASSES},-fuse,fuse{{max-nodes=16}}"
 """The same with smaller kernels, so that each attempt to fuse lowers less."""
 
-UNFUSED_GRAPH_PASSES = f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_PASSES},fuse{{enabled=false}}"
+UNFUSED_GRAPH_PASSES = (
+    f"dce,decompose,canonicalize,flush-exponentials,{QUANTIZED_PASSES},{FOLDING_PASSES},fuse{{enabled=false}}"
+)
 """The same with one kernel for each op."""
 
 

@@ -16,7 +16,7 @@ from compiler.ir.ops.contraction import matmul
 from compiler.ir.ops.creation import iota
 from compiler.ir.ops.logic import eq, le, where
 from compiler.ir.ops.reductions import amax, sum_
-from compiler.ir.ops.transcendental import exp_ftz
+from compiler.ir.ops.transcendental import exp
 from compiler.ir.ops.views import expand, reshape, transpose
 from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.types import TensorType, boolean, broadcast_shapes
@@ -71,7 +71,7 @@ def attention_probabilities(scores: Node, may_have_empty_rows: bool) -> Node:
     top = amax(scores, dims=last, keepdim=True)
     if may_have_empty_rows:
         top = where(eq(top, float("-inf")), 0.0, top)
-    e = exp_ftz(sub(scores, top))
+    e = exp(sub(scores, top))
     total = sum_(e, dims=last, keepdim=True)
     return div(e, where(eq(total, 0.0), 1.0, total) if may_have_empty_rows else total)
 

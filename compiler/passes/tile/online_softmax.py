@@ -35,6 +35,9 @@ from compiler.transforms.split import strip_mine_to_end
 
 LN_2 = log(2)
 
+POWERS_OF_2 = {"exp": scalar.exp2, "exp_ftz": scalar.exp2_ftz}
+"""The functions that take the place of exponentials, by the primitive."""
+
 MIN_ROWS = 16
 """Fewest rows of a block that is made smaller so that more of them run at once: the smallest side of `tl.dot`."""
 
@@ -272,15 +275,11 @@ class OnlineSoftmaxBuilder:
 
     def shifted_exp2(self, e: PrimitiveCall, shift: Expr) -> Expr:
         """Return exp(c * x - `shift`) as a power of two, whose shift is in units of ln 2; other calls as they are."""
-        difference = e.operands[0]
-        if (
-            e.primitive not in ("exp", "exp_ftz")
-            or not isinstance(difference, PrimitiveCall)
-            or difference.operands[-1] != shift
-        ):
+        difference, power = e.operands[0], POWERS_OF_2.get(e.primitive)
+        if power is None or not isinstance(difference, PrimitiveCall) or difference.operands[-1] != shift:
             return e
         x, factor = split_factor(difference.operands[0])
-        return scalar.exp2_ftz(scalar.fma(x, self.rounded(factor / LN_2), -shift))
+        return power(scalar.fma(x, self.rounded(factor / LN_2), -shift))
 
     # the results
 
