@@ -32,9 +32,9 @@ MAX_INTERLEAVED_ROW = 8
 
 @dataclass(frozen=True)
 class Placement:
-    """A value stored in the buffer of `host` at `offsets`, in elements per dimension, for its consumer `concat`."""
+    """A value stored in the buffer of `container` at `offsets`, in elements per dimension, for its consumer `concat`."""
 
-    host: Node
+    container: Node
     offsets: tuple[int, ...]
     concat: Node
 
@@ -90,7 +90,9 @@ def find_placements(graph: Graph) -> dict[Node, Placement]:
             if o in placements or o in outputs or inner.operands.count(i) != 1 or not is_placeable(graph, o):
                 continue
             offset = (concat_offsets(inner) or ())[inner.operands.index(i)]
-            placements[o] = Placement(outer.host, tuple(a + b for a, b in zip(outer.offsets, offset, strict=True)), n)
+            placements[o] = Placement(
+                outer.container, tuple(a + b for a, b in zip(outer.offsets, offset, strict=True)), n
+            )
     return placements
 
 
@@ -101,10 +103,10 @@ def is_placeable(graph: Graph, n: Node) -> bool:
 
 
 def placed_type(type: TensorType, place: Placement) -> TensorType:
-    """Return the type of a value stored at `place`: its layout has the margins inside the host."""
+    """Return the type of a value stored at `place`: its layout has the margins inside the container."""
     dims = tuple(
         PhysicalDim(d, margin_before=before, margin_after=extent - before - size)
-        for d, (before, extent, size) in enumerate(zip(place.offsets, place.host.shape, type.shape, strict=True))
+        for d, (before, extent, size) in enumerate(zip(place.offsets, place.container.shape, type.shape, strict=True))
     )
     return TensorType(type.dtype, type.shape, Layout(dims))
 

@@ -46,7 +46,7 @@ def match_windows(n: Node) -> tuple[Window, ...]:
 
 
 def unfolded(x: Node, w: Window) -> Node:
-    """View `x` with the elements of each window as its last dimension."""
+    """Return the view of `x` whose dimension `w.dim` counts windows, and whose new last dimension holds the elements of each."""
     return ops.unfold(x, dim=w.dim, size=w.size, step=w.stride, dilation=w.dilation)
 
 

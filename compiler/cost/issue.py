@@ -66,29 +66,29 @@ def operation_cost(primitive: str, machine: Machine) -> int:
 
 
 def computed(operations: float) -> Issue:
-    """Return arithmetic operations."""
+    """Return the issue of this many arithmetic operations."""
     return Issue(arithmetic=operations, instructions=operations)
 
 
 def shuffled(operations: float) -> Issue:
-    """Return shuffles of one or two registers."""
+    """Return the issue of this many shuffles, each of one or two registers."""
     return Issue(shuffles=operations, instructions=operations)
 
 
 def converted(operations: float) -> Issue:
-    """Return conversions and integer arithmetic, which the units of shuffles execute beside those of multiply-adds."""
+    """Return the issue of conversions or integer arithmetic, which the units for shuffles execute beside those for multiply-adds."""
     return shuffled(operations)
 
 
 def accessed(operations: float, is_store: bool) -> Issue:
-    """Return vector loads or stores; about half of the loads are operands of other instructions."""
+    """Return the issue of vector loads or stores; about half of the loads are operands of other instructions."""
     if is_store:
         return Issue(stores=operations, instructions=operations)
     return Issue(loads=operations, instructions=operations / 2)
 
 
 def masked(operations: float, is_store: bool, machine: Machine) -> Issue:
-    """Return masked vector loads or stores."""
+    """Return the issue of masked vector loads or stores, for which a machine without mask registers stalls."""
     has_mask_registers = machine.has_embedded_broadcast  # both came with AVX-512
     return accessed(operations, is_store) + Issue(
         stalled=0 if has_mask_registers else machine.masked_access_cycles * operations

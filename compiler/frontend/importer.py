@@ -1,4 +1,8 @@
-"""Import of an FX graph of functional ATen operators into Graph IR."""
+"""Import of an FX graph of functional ATen operators into Graph IR.
+
+`conversions/` holds what one operator becomes, by family (`registry.converts`); this module walks the graph, resolves
+arguments, and decides between a conversion, a subgraph and a call into PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -10,38 +14,39 @@ from typing import Any
 
 import torch
 from torch.fx.node import map_arg
-from torch.utils._pytree import tree_leaves
 
 from compiler.analysis.opaque_calls import opaque_operators
-from compiler.errors import TilewrightError, TypeRuleError, UnsupportedOp, UnsupportedOpError
+from compiler.errors import TypeRuleError, UnsupportedOp, UnsupportedOpError
 from compiler.frontend.calling_convention import module_constants
 from compiler.frontend.control_flow import CONTROL_FLOW_OPERATORS
 from compiler.frontend.conversions.table import conversions
+from compiler.frontend.eager_arguments import Permuted, as_number, eager_call_attrs
 from compiler.frontend.flex_attention import ATTENTION_OPERATORS
+from compiler.frontend.inferred_results import check_result_type, result_tensors, round_statistics
 from compiler.frontend.memory_format import storage_order, visiting_order
 from compiler.frontend.opaque_ops import (
-    COMPLEX_REASON,
     DYNAMIC_SHAPE_REASON,
+    FUNCTIONALIZED_OPERATORS,
     QUANTIZED_TENSOR_OPERATORS,
     RANDOM_REASON,
     RNG_STATE_OPERATORS,
     fake_result,
     has_data_dependent_shape,
+    opaque_dtype_reason,
     opaque_reason,
 )
 from compiler.frontend.promotion import SymbolicScalar
 from compiler.frontend.registry import ConversionError, accepts_signed_indices, needs_result_shape
 from compiler.frontend.scalar_vmap import broadcast_scalar, vmapped_result
 from compiler.frontend.source_location import source_of
-from compiler.frontend.unbacked_symbols import ITEM_OPERATORS, UnbackedSymbols, tensor_type
+from compiler.frontend.unbacked_symbols import ITEM_OPERATORS, UnbackedSymbols
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, input_node
 from compiler.ir.graph.partition import symbol_names
 from compiler.ir.location import default_loc
 from compiler.ir.symbolic.index_expr import var
-from compiler.ir.torch_types import from_torch, to_torch
-from compiler.ir.types import TensorType, f64, i64
+from compiler.ir.types import TensorType
 
 DROPPED_OPERATORS = frozenset({
     "aten._assert_tensor_metadata.default", "aten._assert_scalar.default", "aten._assert_async.msg",
@@ -59,9 +64,6 @@ STRIDED_OPERATORS = frozenset(
 )
 """Operators that address the storage of their first operand by strides and offset."""
 
-FUNCTIONALIZED_OPERATORS = frozenset({"auto_functionalized", "auto_functionalized_v2"})
-"""Operators that call a mutating operator on copies of its arguments and return the copies."""
-
 
 @dataclass(frozen=True)
 class Unresolved:
@@ -71,14 +73,6 @@ class Unresolved:
     """
 
     problem: UnsupportedOp | None = None
-
-
-@dataclass(frozen=True)
-class Permuted:
-    """Argument of an eager call that has the strides of `node`, row-major, with its dimensions in `order`."""
-
-    node: Node
-    order: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -195,7 +189,7 @@ class Importer:
             if name in CONTROL_FLOW_OPERATORS:
                 args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
                 return CONTROL_FLOW_OPERATORS[name](self._import_subgraphs, *args, **kwargs)
-            if name not in conversions() or _opaque_dtype_reason(node):
+            if name not in conversions() or opaque_dtype_reason(node):
                 return self._import_opaque(node)
             return self._convert(node, name)
         except (ConversionError, TypeRuleError) as problem:
@@ -206,7 +200,7 @@ class Importer:
         if isinstance(x, Unresolved):
             return x
         with default_loc(source_of(node)):
-            return self.unbacked.define_item(_as_number(x, value) if x.dtype.is_opaque else x, value)
+            return self.unbacked.define_item(as_number(x, value) if x.dtype.is_opaque else x, value)
 
     def _import_getitem(self, node: torch.fx.Node) -> Any:
         results, index = self._resolve(node.args)
@@ -287,22 +281,22 @@ class Importer:
             except TypeError:
                 known = f"its arguments are not those that are known: {getattr(node.target, '_schema', name)}"
                 raise ConversionError(known) from None
-            result = _round_statistics(node, conversion(*args, **options))
+            result = round_statistics(node, conversion(*args, **options))
             if self.vmapped:
                 return vmapped_result(node, (args, tuple(kwargs.values())), result)
-        _check_result_type(node, result)
+        check_result_type(node, result)
         self.unbacked.record_definitions(node.meta.get("val"), result)
         return result
 
     def _import_opaque(self, node: torch.fx.Node) -> Any:
         """Import an operator that is declared opaque as an eager call; ConversionError for others."""
-        overload, results = node.target, _result_tensors(node.meta.get("val"))
+        overload, results = node.target, result_tensors(node.meta.get("val"))
         if str(overload) in FUNCTIONALIZED_OPERATORS:
             raise ConversionError(f"{node.args[0]} has no conversion")
         if not isinstance(overload, torch._ops.OpOverload) and not opaque_reason(overload):
             raise ConversionError("is not an OpOverload")
         data_dependent = has_data_dependent_shape(overload)
-        reason = opaque_reason(overload) or _opaque_dtype_reason(node) or DYNAMIC_SHAPE_REASON * data_dependent
+        reason = opaque_reason(overload) or opaque_dtype_reason(node) or DYNAMIC_SHAPE_REASON * data_dependent
         if results and reason:
             return self._eager_call(node, results, reason)
         raise ConversionError("its Python-visible result is data-dependent" if data_dependent else "has no conversion")
@@ -312,7 +306,7 @@ class Importer:
         problem = UnsupportedOp(str(node.target), reason, source_of(node))
         if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return Unresolved(problem)
-        results = _result_tensors(node.meta.get("val"))
+        results = result_tensors(node.meta.get("val"))
         can_call = isinstance(node.target, torch._ops.OpOverload) or str(node.target) in FUNCTIONALIZED_OPERATORS
         can_call = bool(results) and can_call and str(node.target) not in QUANTIZED_TENSOR_OPERATORS
         if self.fallback == "eager" and can_call:
@@ -332,7 +326,7 @@ class Importer:
         args, kwargs = (self._resolve_sizes(map_arg(a, resolve)) for a in (node.args, node.kwargs))
         if _contains(Unresolved, (args, tuple(kwargs.values()))):
             return Unresolved()
-        operands, attrs = _eager_call_attrs(node.target, args, kwargs)
+        operands, attrs = eager_call_attrs(node.target, args, kwargs)
         operands += self.random_token if is_random else []
         types = [self.unbacked.result_type(r) for r in results]
         dtypes, shapes = tuple(t.dtype for t in types), tuple(t.shape for t in types)
@@ -350,26 +344,11 @@ class Importer:
     def _import_effect(self, node: torch.fx.Node) -> Any:
         """Import an operator without results; return its effect token, which orders it after the token it takes."""
         token, target, *args = self._resolve(node.args)
-        if _result_tensors(node.meta["val"][1:]):
+        if result_tensors(node.meta["val"][1:]):
             raise ConversionError(f"{target} has both effects and results")
-        operands, attrs = _eager_call_attrs(target, tuple(args), self._resolve(node.kwargs))
+        operands, attrs = eager_call_attrs(target, tuple(args), self._resolve(node.kwargs))
         operands += [token] if isinstance(token, Node) else []
         return (ops.effect(*operands, **attrs, loc=source_of(node)),)
-
-
-def _as_number(x: Node, value: torch.SymInt | torch.SymFloat) -> Node:
-    """Convert a tensor of an opaque dtype to the dtype of the Python number that it holds."""
-    dtype = i64 if isinstance(value, torch.SymInt) else f64
-    keywords = (("dtype", str(to_torch(dtype))),)
-    return ops.eager(
-        x,
-        overload="aten._to_copy.default",
-        args=("%0",),
-        kwargs=keywords,
-        dtypes=(dtype,),
-        shapes=(x.shape,),
-        reason=f"{x.dtype} elements",
-    )
 
 
 def _asserted_condition(node: torch.fx.Node) -> Any:
@@ -386,94 +365,5 @@ def _reject_signed_scalars(overload: Any, args: Sequence[Any]) -> None:
             raise ConversionError(f"{problem}; add torch._check(... >= 0) before it")
 
 
-def _eager_call_attrs(
-    target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[list[Node], dict[str, Any]]:
-    """Return operands (the tensors among the arguments) and attributes of an opaque op that calls `target`."""
-    operands: list[Node] = []
-    template = _argument_template(args, operands)
-    keywords = tuple((k, _argument_template(v, operands)) for k, v in kwargs.items())
-    return operands, {"overload": _operator_name(target), "args": template, "kwargs": keywords}
-
-
-def _operator_name(target: Any) -> str:
-    """Return the qualified name of an operator below `torch.ops`."""
-    return f"higher_order.{target}" if isinstance(target, torch._ops.HigherOrderOperator) else str(target)
-
-
-def _opaque_dtype_reason(node: torch.fx.Node) -> str:
-    """Return the reason why only PyTorch computes with the elements of an operand or a result of `node`; empty if there is none."""
-    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-    tensors = (t for value in values for t in tree_leaves(value) if isinstance(t, torch.Tensor))
-    opaque = sorted(
-        {COMPLEX_REASON if t.is_complex() else f"{d} elements" for t in tensors if (d := from_torch(t.dtype)).is_opaque}
-    )
-    return ", ".join(opaque)
-
-
 def _contains(kind: type, argument: Any) -> bool:
     return any(_contains(kind, a) for a in argument) if isinstance(argument, tuple) else isinstance(argument, kind)
-
-
-def _result_tensors(value: Any) -> list[torch.Tensor]:
-    """Return the tensors in the value of a node, without None; an empty list if it holds anything else."""
-    leaves = [v for v in value if v is not None] if isinstance(value, (list, tuple)) else [value]
-    return leaves if all(isinstance(t, torch.Tensor) for t in leaves) else []
-
-
-def _argument_template(argument: Any, operands: list[Node]) -> Any:
-    """Return `argument` as an attribute (template syntax: see `ops.eager`); append its tensors to `operands`."""
-    if isinstance(argument, Node):
-        operands.append(argument)
-        return f"%{len(operands) - 1}"
-    if isinstance(argument, Permuted):
-        operands.append(argument.node)
-        return f"%{len(operands) - 1}@{','.join(map(str, argument.order))}"
-    if isinstance(argument, SymbolicScalar):
-        operands.append(argument.node)
-        return f"#{len(operands) - 1}"
-    if isinstance(argument, tuple):
-        return tuple(_argument_template(a, operands) for a in argument)
-    if isinstance(argument, torch.device):
-        return f"device:{argument}"
-    if isinstance(argument, complex):
-        return f"complex:{argument}"
-    if isinstance(argument, torch._ops.OpOverload):
-        return f"operator:{argument}"
-    if isinstance(argument, str):
-        return f"text:{argument}"
-    return str(argument) if isinstance(argument, (torch.dtype, torch.layout, torch.memory_format)) else argument
-
-
-def _round_statistics(node: torch.fx.Node, result: Any) -> Any:
-    """Return results with further ones rounded to the float that PyTorch infers: statistics are wider on a GPU than on a CPU."""
-    expected: Any = node.meta.get("val")
-    if not isinstance(result, tuple) or not isinstance(expected, (tuple, list)):
-        return result
-    first, *others = result
-    pairs = zip(expected[1:], others, strict=False)
-    rounded = (
-        ops.as_dtype(ours, from_torch(theirs.dtype))
-        if isinstance(ours, Node)
-        and isinstance(theirs, torch.Tensor)
-        and ours.dtype.is_float
-        and theirs.dtype.is_floating_point
-        else ours
-        for theirs, ours in pairs
-    )
-    return (first, *rounded, *others[len(expected) - 1 :])
-
-
-def _check_result_type(node: torch.fx.Node, result: Any) -> None:
-    """Raise TilewrightError unless `result` has the dtypes, ranks and static sizes that PyTorch infers."""
-    expected: Any = node.meta.get("val")
-    pairs = zip(expected, result, strict=False) if isinstance(result, tuple) else [(expected, result)]
-    for theirs, ours in pairs:
-        if ours is None or not isinstance(theirs, torch.Tensor):
-            continue
-        wanted = tensor_type(theirs)
-        sizes = zip(wanted.shape, ours.shape, strict=False)
-        mismatch = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes)
-        if wanted.dtype != ours.dtype or wanted.rank != ours.type.rank or mismatch:
-            problem = f"{node.target} was converted to {ours.type}, but PyTorch infers {wanted}"
-            raise TilewrightError(f"{problem} (a bug; please report)")

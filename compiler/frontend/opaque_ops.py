@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
+from torch.utils._pytree import tree_leaves
+
+from compiler.ir.torch_types import from_torch
 
 RANDOM_REASON = "random"
 COMPLEX_REASON = "complex numbers"
@@ -48,6 +51,9 @@ RNG_STATE_OPERATORS = frozenset({"run_and_save_rng_state", "run_with_rng_state"}
 AOTAutograd writes them where the backward pass repeats a part of the forward pass (activation checkpointing).
 """
 
+FUNCTIONALIZED_OPERATORS = frozenset({"auto_functionalized", "auto_functionalized_v2"})
+"""Operators that call a mutating operator on copies of its arguments and return the copies."""
+
 _REASON_BY_OPERATOR = {f"aten.{name}": reason for reason, names in _OPERATORS_BY_REASON.items() for name in names}
 
 
@@ -57,6 +63,16 @@ def opaque_reason(overload: Any) -> str:
     if str(overload) in RNG_STATE_OPERATORS or torch.Tag.nondeterministic_seeded in getattr(overload, "tags", ()):
         return RANDOM_REASON
     return _REASON_BY_OPERATOR.get(str(overload), "")
+
+
+def opaque_dtype_reason(node: torch.fx.Node) -> str:
+    """Return the reason why only PyTorch computes with the elements of an operand or a result of `node`; empty if there is none."""
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    tensors = (t for value in values for t in tree_leaves(value) if isinstance(t, torch.Tensor))
+    opaque = sorted(
+        {COMPLEX_REASON if t.is_complex() else f"{d} elements" for t in tensors if (d := from_torch(t.dtype)).is_opaque}
+    )
+    return ", ".join(opaque)
 
 
 def has_data_dependent_shape(overload: Any) -> bool:

@@ -112,14 +112,14 @@ class ProgramLowering:
             self.steps.append(OpaqueCall(n.op.name, tuple(n.attrs.items()), arguments, results, name))
 
     def allocate_results(self, n: Node, name: str) -> tuple[str, ...]:
-        """Declare and return the buffers of the results of a node: its own, its destinations, or those of its hosts."""
+        """Declare and return the buffers of the results of a node: its own, its destinations, or those of its containers."""
         buffers = []
         for k, t in enumerate(n.result_types):
             result = self.result_node(n, k)
             buffer = name if not isinstance(n.result_type, tuple) else f"{name}.{k}"
             buffer = self.destinations.get(result, buffer)
             if place := self.placements.get(result):
-                buffer, t = self.destinations.get(place.host, self.names[place.host]), place.host.type
+                buffer, t = self.destinations.get(place.container, self.names[place.container]), place.container.type
             self.buffers[buffer], self.result_buffers[n, k] = TensorType(t.dtype, t.shape), buffer
             buffers.append(buffer)
         return tuple(buffers)
@@ -131,7 +131,7 @@ class ProgramLowering:
         return next((u for u in self.graph.users[n] if isinstance(u.structure, TupleGet) and u.attrs["index"] == k), n)
 
     def stored_type(self, n: Node) -> TensorType:
-        """Return the type of a value as it is stored: in its own buffer, or inside that of its host."""
+        """Return the type of a value as it is stored: in its own buffer, or inside that of its container."""
         place = self.placements.get(n)
         return n.type if place is None else placed_type(n.type, place)
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, absolute, fma, where
 from compiler.ir.types import f32, f64
+from compiler.math.argument_reduction import reduce_by_half_pi
 from compiler.math.binary import bits_of, format_of
-from compiler.math.reduction import reduce_by_half_pi
 
 SIN = {
     f32: (-0.16666655, 0.008332189, -0.0001951829),

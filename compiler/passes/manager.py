@@ -57,7 +57,10 @@ def run_program_pipeline(
     instruments: Sequence[PassInstrument],
     finished: KernelSink | None = None,
 ) -> Program:
-    """Run passes over programs and passes over kernels, in order."""
+    """Run passes over programs and passes over kernels, in order.
+
+    `finished` gets each kernel after its last pass, if the pipeline ends with passes over kernels.
+    """
     groups = [(ir_type, tuple(group)) for ir_type, group in itertools.groupby(passes, key=lambda p: p.ir_type)]
     for position, (ir_type, group) in enumerate(groups, 1):
         if ir_type is not Kernel:
@@ -152,7 +155,7 @@ def with_reproducer(error: PassError, ir: IR, passes: Pipeline, context: Context
 
 
 def with_reproducer_of(inner: Exception, error: PassError) -> PassError:
-    """Return `error` with the file that `inner` names, if any."""
+    """Return `error` with the path of the reproducer that `inner`, the cause of `error`, has; "" if it has none."""
     error.reproducer = inner.reproducer if isinstance(inner, PassError) else ""
     return error
 

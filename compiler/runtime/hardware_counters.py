@@ -24,7 +24,7 @@ from compiler.ir.tile.program import execution_counts
 from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.executable import Executable
 from compiler.runtime.loader import host_module, link_objects, symbol_address
-from compiler.runtime.threads import kernel_functions, machine
+from compiler.runtime.threads import architecture, kernel_functions
 from compiler.runtime.timeline import segment_runs
 
 EVENTS = {"cycles": (0, 0), "instructions": (0, 1), "cache misses": (0, 3)}
@@ -68,7 +68,7 @@ def count_events(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int) 
 @contextmanager
 def open_counters() -> Iterator[list[int]]:
     """Open a file for each event of each thread in turn; none where machine or system refuse one of them."""
-    known = sys.platform == "linux" and machine() in CALL_NUMBERS
+    known = sys.platform == "linux" and architecture() in CALL_NUMBERS
     threads = map(int, os.listdir("/proc/self/task")) if known else ()
     opened = [open_counter(*event, thread) for thread in threads for event in EVENTS.values()]
     try:
@@ -83,4 +83,4 @@ def open_counter(kind: int, number: int, thread: int) -> int:
     """Open a counter of a thread, and return its file; -1 if there is none."""
     values = kind, ATTRIBUTE_BYTES, number, 0, 0, 0, USER_MODE_ONLY
     attributes = struct.pack("IIQQQQQ", *values).ljust(ATTRIBUTE_BYTES, b"\0")
-    return int(ctypes.CDLL(None).syscall(CALL_NUMBERS[machine()], attributes, thread, -1, -1, 0))
+    return int(ctypes.CDLL(None).syscall(CALL_NUMBERS[architecture()], attributes, thread, -1, -1, 0))

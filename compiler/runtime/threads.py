@@ -79,7 +79,7 @@ class ThreadTeam:
 
     def __init__(self) -> None:
         self.library = link_objects(
-            [team_object(CLOCKS[machine()], openmp_workers())],
+            [team_object(CLOCKS[architecture()], openmp_workers())],
             [*KERNEL_FUNCTIONS, *CONTROL_FUNCTIONS],
             system_functions(),
         )
@@ -219,14 +219,14 @@ declare i32 @usleep(i32)
 """The same for systems without futexes: look again after 50 microseconds."""
 
 
-def machine() -> str:
-    """Return the name of this machine's architecture in LLVM."""
+def architecture() -> str:
+    """Return the name of the host's CPU architecture as LLVM spells it, such as "x86_64"."""
     return {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
 
 
 def team_object(clock: str, openmp: str) -> bytes:
     """Return the object file of the team's functions; `clock` (see `CLOCKS`) and `openmp` are LLVM IR text."""
-    sleep = FUTEX.format(number=FUTEX_NUMBERS[machine()]) if sys.platform == "linux" else POLLING
+    sleep = FUTEX.format(number=FUTEX_NUMBERS[architecture()]) if sys.platform == "linux" else POLLING
     target, cache = host_target(), object_cache_for(Options())
     text = f"{host_module('thread_team', 'call_history')}{openmp}{clock}{sleep}"
     key = object_key(text, target)

@@ -24,7 +24,7 @@ from compiler.ir.tile.program import OpaqueCall, Program, Repeat, Step, View, ex
 from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.executable import Executable, split_segments
 from compiler.runtime.loader import host_module, link_objects
-from compiler.runtime.threads import CLOCKS, kernel_functions, machine, team
+from compiler.runtime.threads import CLOCKS, architecture, kernel_functions, team
 
 MAX_SPANS = 1 << 16
 """Most times of threads that are recorded in a call; the others are lost."""
@@ -68,7 +68,7 @@ class TimelineRecorder:
         if not isinstance(exe, CPUExecutable):
             raise TargetError(f"programs of {exe.target.name} are not timed step by step; use torch.profiler")
         self._segments = segment_runs(exe.program)
-        code = emit_object(host_module("timeline") + CLOCKS[machine()], host_target())
+        code = emit_object(host_module("timeline") + CLOCKS[architecture()], host_target())
         self._library = link_objects([code], ["timeline", "timed_parallel", MARK], kernel_functions())
         self._marks = (ctypes.c_int64 * sum(len(runs) + 1 for runs in self._segments))()
         self._spans = np.empty((MAX_SPANS, 3), np.int64)

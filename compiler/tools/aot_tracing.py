@@ -96,9 +96,9 @@ def tensors_of(call: Call) -> list[torch.Tensor]:
 
 
 def trace_key(call: Call) -> Hashable | None:
-    """Return what a trace of a call depends on: all but the elements of tensors; None if an argument is neither plain nor a strided tensor.
+    """Return what a trace of a call depends on: all but the elements of tensors.
 
-    Calls with equal keys have the same trace if their tensors share no memory.
+    None if an argument is neither of `PLAIN_TYPES` nor a strided tensor.  Calls with equal keys have the same trace if their tensors share no memory.
     """
     leaves, spec = tree_flatten(call)
     if not all((type(v) is torch.Tensor and v.layout is torch.strided) or isinstance(v, PLAIN_TYPES) for v in leaves):

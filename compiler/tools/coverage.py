@@ -63,7 +63,7 @@ def overloads(core: bool = True) -> list[Any]:
 
 
 def op_support(overload: Any) -> OpSupport:
-    """Return the support for `overload`."""
+    """Return how a compiled program runs an operator overload, an entry of `SUPPORT_KINDS`, and by which mechanism."""
     name = str(overload)
     if name in conversions():
         used = referenced_ops(conversions()[name])

@@ -182,7 +182,7 @@ def shuffle_latency(b: Bench) -> float:
 
 
 def line_cycles(b: Bench, size: int) -> float:
-    """Return the cycles of a line in a loop that reads data of `size` bytes."""
+    """Return the cycles per cache line of a loop that reads `size` bytes of data again and again."""
     lines = ALIGNED_LOADS.chains * b.target.vector_bits / 8 / CACHE_LINE_BYTES
     return b.cycles(ALIGNED_LOADS, size) / lines
 

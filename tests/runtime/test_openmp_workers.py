@@ -32,7 +32,7 @@ class Team:
     """A team of two without workers; a region has two participants only if OpenMP's worker is one."""
 
     def __init__(self) -> None:
-        team = threads.team_object(threads.CLOCKS[threads.machine()], openmp_workers() + PREEMPTIONS)
+        team = threads.team_object(threads.CLOCKS[threads.architecture()], openmp_workers() + PREEMPTIONS)
         work = emit_object(RECORD_CHUNKS.replace("MOST", "64"), host_target())
         self.library: Library = link_objects([team, work], EXPORTS, threads.system_functions())
         usual = threads.team().table

@@ -63,7 +63,10 @@ def split_llvm(module: str) -> tuple[str, tuple[int, ...]]:
 
 
 def split_assembly(assembly: str) -> tuple[str, tuple[int, ...]]:
-    """Return assembly without the directives of debug information, and what they say: each holds until the next."""
+    """Return assembly without the directives of debug information, and the source line of each of its lines, or 0.
+
+    A directive gives the line of the instructions up to the next directive.
+    """
     code, lines, line = list[str](), list[int](), 0
     for text in assembly.splitlines():
         if found := ASSEMBLY_LOCATION.match(text):

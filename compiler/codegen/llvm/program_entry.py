@@ -186,7 +186,7 @@ class EntryEmitter(ExprEmitter):
         self.b.emit_void(f"store i64 {first_failure}, ptr {self.word_address(FAILED_LAUNCH)}, align 8")
 
     def emit_address(self, address: BufferAddress) -> str:
-        """Emit the address of a buffer."""
+        """Emit the computation of a buffer's address; return the LLVM value that holds it, a `ptr`."""
         if isinstance(address, FrameSlot):
             return self.load_word("ptr", address.word)
         if isinstance(address, SubBuffer):
@@ -197,7 +197,7 @@ class EntryEmitter(ExprEmitter):
         return self.b.emit(f"getelementptr i8, ptr {base}, i64 {offset}")
 
     def emit_scalar(self, d: Dim) -> str:
-        """Emit the value of an index expression over loop variables and dynamic sizes."""
+        """Emit an index expression over loop variables and dynamic sizes; return the LLVM value that holds it, an `i64`."""
         return self.emit_resolved_index(d, {}, None)
 
     def emit_size(self, s: DynamicSize) -> str:

@@ -100,7 +100,7 @@ def elementwise_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def type_comparisons(binary_op: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the interpreter's `binary_op` with bool results of comparisons; it gives them the type of what is compared."""
+    """Wrap the interpreter's `binary_op` so that comparisons return bools; alone, it returns the type of the operands."""
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
 
@@ -113,7 +113,7 @@ def type_comparisons(binary_op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def keep_bool_splat(splat: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the interpreter's `splat` with blocks of bool for a bool; it would make them integers, which are no masks."""
+    """Wrap the interpreter's `splat` so that a bool becomes a block of bools; alone, it returns integers, which are no masks."""
     from triton.runtime.interpreter import TensorHandle
 
     @wraps(splat)

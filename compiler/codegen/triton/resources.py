@@ -37,7 +37,7 @@ class KernelResources:
 
     @property
     def wide_accesses(self) -> int:
-        """Those of 16 bytes in each thread, and copies of whole boxes."""
+        """Instructions of `global_accesses` that move 16 bytes in each thread, or a whole box of elements."""
         return self.count(r"(LDG|STG|LDGSTS)\S*\.(128|BYPASS)|UTMA|(global|buffer)_(load|store)_(lds_)?(dwordx4|b128)")
 
     @property
@@ -47,7 +47,7 @@ class KernelResources:
 
     @property
     def warp_group_instructions(self) -> int:
-        """Those that read their operands from shared memory: wgmma and tcgen05."""
+        """Instructions of `matrix_instructions` that read their operands from shared memory: wgmma and tcgen05."""
         return self.count(r"[A-Z]*GMMA|UTC\w*MMA")
 
 

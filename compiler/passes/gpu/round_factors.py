@@ -39,7 +39,7 @@ class RoundFactors(TilePass):
             factors = contraction.lhs, contraction.rhs
             if [uncast(e).dtype == narrow for e in factors].count(True) != 1:
                 return (stmt,)
-            x, y = (round_to(e, narrow) for e in factors)
+            x, y = (round_through(e, narrow) for e in factors)
             if not context.may_apply(self, f"%{contraction.reduction.name}: factors of {narrow}"):
                 return (stmt,)
             return (replace(contraction.reduction, value=x * y),)
@@ -47,6 +47,6 @@ class RoundFactors(TilePass):
         return ir.with_body(expand_stmts(ir.body, rule))
 
 
-def round_to(e: Expr, narrow: DType) -> Expr:
+def round_through(e: Expr, narrow: DType) -> Expr:
     """Return `e` rounded to `narrow` and widened again; `e` itself if it is widened from there."""
     return e if isinstance(e, Const) or uncast(e).dtype == narrow else e.to(narrow).to(e.dtype)

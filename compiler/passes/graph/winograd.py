@@ -233,7 +233,10 @@ def transform_windows(array: Array, kron_transform: Array) -> Array:
 
 
 def toom_cook_matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Return A^T, G, B^T of Toom-Cook: y = A^T ((G g) * (B^T d)) for m results y, window g of r, m + r - 1 elements d."""
+    """Return the matrices A^T, G and B^T of the Toom-Cook algorithm: y = A^T ((G g) * (B^T d)).
+
+    They give `m` results y of a convolution of m + r - 1 elements d with a window g of `r` taps, by m + r - 1 products.
+    """
     points = [Fraction(p) for p in INTERPOLATION_POINTS[m]]
     count = m + r - 1
     output_transform = tuple((*(p**i for p in points), Fraction(i == m - 1)) for i in range(m))

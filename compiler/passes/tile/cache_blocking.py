@@ -193,9 +193,9 @@ class RowBlocking:
     cache_bytes: int
 
     def split_rows(self, rows: list[For]) -> list[tuple[list[For], list[For]]]:
-        """Split rows into loops outside of those over the panels, and loops inside whose footprint fits the cache.
+        """Split the row loops into those outside the loops over panels, and those inside, whose footprint fits the cache.
 
-        A second pair of loops, without those over blocks, is for the rows that blocks leave over.
+        Returns one pair (outside, inside).  If rows remain after the last whole block, a second pair has their loops.
         """
         outer, inner = list(rows), list[For]()
         while outer and self.footprint([outer[-1], *inner]) <= self.cache_bytes:

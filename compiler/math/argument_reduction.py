@@ -20,9 +20,9 @@ HALF_PI = (1.5707963267948966, 6.123233995736766e-17)  # high and low part
 
 
 def reduce_by_half_pi(x: Expr) -> tuple[Expr, Expr]:
-    """Return r (always f64) and the quadrant (modulo 4) of x >= 0: x = (quadrant + 4 k) pi/2 + r, |r| <= pi/4 up to rounding.
+    """Return r, an f64, and the quadrant, an i32 modulo 4, of x >= 0: x = (quadrant + 4 k) pi/2 + r.
 
-    r is NaN for an infinite x.  Cost f32: 28 operations, 13 of them in f64; f64: 149.
+    |r| is at most pi/4 up to rounding, and r is NaN for an infinite x.  Cost f32: 28 operations, 13 of them in f64; f64: 149.
     """
     return _reduce_by_half_pi_f32(x) if x.dtype == f32 else _reduce_by_half_pi_f64(x)
 
