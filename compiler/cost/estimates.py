@@ -89,7 +89,7 @@ def roofline_seconds(
 
 
 def unscheduled_seconds(kernel: Kernel, machine: Machine, reduction_seconds: float = 0.0) -> float:
-    """Return the estimated seconds of a kernel in scalar loops: its operations, the bytes of its parameters, and the launch.
+    """Return the estimated seconds of a kernel in scalar loops: its operations, the bytes of its parameters, and its launches.
 
     The first two take longer where parallel iterations are too few, if they are enough to be shared at all.  If it is known how long
     reductions take (`reduction_seconds`), the operations of contractions do not count.
@@ -101,7 +101,7 @@ def unscheduled_seconds(kernel: Kernel, machine: Machine, reduction_seconds: flo
         nests = (perfect_parallel_nest((s,)) for s in kernel.body)
         idle = [machine.idle_factor(prod(dim_hint(f.range.extent) for f in nest)) for nest in nests]
         seconds *= sum(n * k for n, k in zip(ops, idle, strict=True)) / max(1, sum(ops))
-    return max(seconds, reduction_seconds) + machine.launch_seconds
+    return max(seconds, reduction_seconds) + machine.launching_seconds(len(kernel.body))
 
 
 def prefers_epilogue(machine: Machine, epilogue: float, operand: float) -> bool:

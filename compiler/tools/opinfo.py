@@ -133,16 +133,18 @@ def require_runnable(target: str) -> None:
 def operators(names: Sequence[str] = (), dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[Any]:
     """Return the `OpInfo` of the operators called `names`, or of all, that support `dtype` on a type of device.
 
-    Raises TilewrightError for unknown names, or if torch's samples need a package that is not installed.
+    A name stands for all variants of an operator, `full_name` for one.  Raises TilewrightError for unknown names, or if torch's
+    samples need a package that is not installed.
     """
     try:
         from torch.testing._internal.common_methods_invocations import op_db
     except ModuleNotFoundError as missing:
         raise TilewrightError(f"torch's samples need the package {missing.name}: pip install {missing.name}") from None
-    if unknown := sorted(set(names) - {o.name for o in op_db}):
-        raise TilewrightError(f"torch has no samples for {', '.join(unknown)}")
     infos: list[Any] = op_db
-    return [o for o in infos if (not names or o.name in names) and dtype in o.supported_dtypes(device)]
+    if unknown := sorted(set(names).difference(*({o.name, full_name(o)} for o in infos))):
+        raise TilewrightError(f"torch has no samples for {', '.join(unknown)}")
+    chosen = [o for o in infos if not names or {o.name, full_name(o)} & set(names)]
+    return [o for o in chosen if dtype in o.supported_dtypes(device)]
 
 
 def full_name(info: Any) -> str:

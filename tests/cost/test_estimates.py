@@ -3,7 +3,7 @@
 import pytest
 
 from compiler.cost.estimates import count_bytes, count_flops, estimated_ops, symbolic_ops, unscheduled_seconds
-from compiler.cost.machine import AVX512, Machine
+from compiler.cost.machine import AVX512, GPU, Machine
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.text.tile_parser import parse_kernel
 
@@ -78,3 +78,11 @@ def test_seconds_of_scalar_loops(parallel_seconds: float, idle: float) -> None:
         launch_seconds=7e-9, parallel_seconds=parallel_seconds,
     )  # fmt: skip
     assert unscheduled_seconds(kernel, machine) == pytest.approx(7e-9 + idle * (5 * 3 + 5 * 8 / 2) * 1e-9)
+
+
+@pytest.mark.parametrize(("machine", "launches"), [(Machine(launch_seconds=1.0), 1), (GPU(launch_seconds=1.0), 2)])
+def test_each_loop_nest_of_a_gpu_is_launched(machine: Machine, launches: int) -> None:
+    kernel = parse_kernel("""kernel @k(in %x: f32[5], out %y: f32[5], out %z: f32[5]) {
+      parallel %i in 0..5 { store %x[%i] + 1.0, %y[%i] }
+      parallel %j in 0..5 { store %y[%j] + 1.0, %z[%j] } }""")
+    assert unscheduled_seconds(kernel, machine) == pytest.approx(launches, rel=1e-3)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from compiler.codegen.triton.triton_names import RefusedKernelsError
-from compiler.errors import Loc, UnsupportedOp
+from compiler.errors import Loc, TilewrightError, UnsupportedOp
 from compiler.frontend.conversions.table import conversions
 from compiler.ir import ops
 from compiler.options import Options
@@ -111,6 +111,14 @@ def test_samples(name: str, outcome: str) -> None:
     (tally,) = opinfo.run_samples(opinfo.operators([name]), sampling(fraction=0.1))
     assert tally.count(outcome) >= 1
     assert not tally.count("failed"), tally.causes
+
+
+def test_a_variant_has_a_name_of_its_own() -> None:
+    variants = [opinfo.full_name(o) for o in opinfo.operators(["var_mean"])]
+    assert set(variants) == {"var_mean", "var_mean.unbiased"}
+    assert [opinfo.full_name(o) for o in opinfo.operators(["var_mean.unbiased"])] == ["var_mean.unbiased"]
+    with pytest.raises(TilewrightError, match=r"no samples for var_mean\.biased$"):
+        opinfo.operators(["var_mean.biased", "var_mean"])
 
 
 def test_samples_whose_sizes_data_decides() -> None:
