@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from compiler.analysis.accesses import Accesses
 from compiler.errors import TransformError
 from compiler.ir.symbolic.affine import stride
-from compiler.ir.symbolic.index_expr import interval, substitute, variables
+from compiler.ir.symbolic.index_expr import interval, substitute
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import For, Kernel, Range
@@ -69,6 +69,6 @@ class Collapse(TilePass):
         table = Accesses(collapsed)
         for a in table.all:
             offset = table.types[a.buffer].offset(a.index)
-            if stride(offset, v) is None or any(n not in table.loops for n in variables(offset)):
+            if stride(offset, v) is None:
                 return None
         return collapsed

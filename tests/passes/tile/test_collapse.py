@@ -52,6 +52,24 @@ def test_index_values_and_masks_and_checks_follow() -> None:
     )
 
 
+def test_positions_that_no_joined_loop_changes_may_come_from_data() -> None:
+    check_pass(
+        "collapse",
+        before="""kernel @k(in %x: f32[5, 3, 4], in %z: i64[2], out %y: f32[2, 3, 4]) {
+          parallel %b in 0..2 { parallel %i in 0..3 { parallel %j in 0..4 {
+            %n = min(max(%z[%b], 0), 4)
+            store %x[%n, %i, %j], %y[%b, %i, %j]
+          } } }
+        }""",
+        after="""kernel @k(in %x: f32[5, 3, 4], in %z: i64[2], out %y: f32[2, 3, 4]) {
+          parallel %b in 0..2 { parallel %i in 0..12 {
+            %n = min(max(%z[%b], 0), 4)
+            store %x[%n, %i//4, %i%4], %y[%b, %i//4, %i%4]
+          } }
+        }""",
+    )
+
+
 STAY = {
     "a transposed operand": "parallel %i in 0..3 { parallel %j in 0..5 { store %x[%i, %j], %t[%j, %i] } }",
     "a part of each row": "parallel %i in 0..3 { parallel %j in 0..4 { store %x[%i, %j], %y[%i, %j] } }",
