@@ -21,8 +21,9 @@ class Loc:
     module: str = ""
 
     def __str__(self) -> str:
-        line = f"{self.file}:{self.line}" if self.file else ""
-        return " in ".join(filter(None, (line, self.module)))
+        if not self.file:
+            return f"module {self.module}" if self.module else ""
+        return f"{self.file}:{self.line}" + (f" in {self.module}" if self.module else "")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

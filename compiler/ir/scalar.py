@@ -323,7 +323,7 @@ _PRIMITIVES = (
     # transcendental; a backend that lacks one expands it into the primitives above
     P("exp", 1, "same", np.exp, 12),
     P("exp2", 1, "same", np.exp2, 12),
-    # of arguments up to 0; results below the smallest normal number may be flushed to zero
+    # of arguments up to 0 (above, any number from 1 to the power); results below the smallest normal may be flushed to zero
     P("exp_ftz", 1, "same", numpy_primitives.exp_ftz, 10),
     P("exp2_ftz", 1, "same", numpy_primitives.exp2_ftz, 10),
     P("expm1", 1, "same", np.expm1, 16),
@@ -348,11 +348,11 @@ del P
 PRIMITIVES: dict[str, Primitive] = {p.name: p for p in _PRIMITIVES}
 """Every scalar primitive by name."""
 
-APPROXIMATED = frozenset(name for name, p in PRIMITIVES.items() if p.cost >= 12 and name != "sqrt")
-"""Names of the primitives whose results are not correctly rounded: the transcendental ones and `rsqrt`."""
-
 FLUSHING = frozenset({"exp_ftz", "exp2_ftz"})
 """Names of the primitives that may flush results below the smallest normal number to zero."""
+
+APPROXIMATED = FLUSHING.union(name for name, p in PRIMITIVES.items() if p.cost >= 12 and name != "sqrt")
+"""Names of the primitives whose results are not correctly rounded: the transcendental ones and `rsqrt`."""
 
 
 def const(value: Number, dtype: DType) -> Const:

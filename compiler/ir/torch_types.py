@@ -54,8 +54,9 @@ def unsupported_storage(tensor: torch.Tensor) -> str:
 def as_tensor(array: Array, dtype: DType) -> torch.Tensor:
     """Return `array` as a tensor of `dtype`; the array holds values or, if `dtype` has any, codes."""
     array = np.asarray(array)
-    if _has_codes(dtype) and array.dtype == dtype.storage:
-        return torch.from_numpy(np.array(array.view(f"i{dtype.bytes}"))).view(TORCH_DTYPES[dtype])
+    if _has_codes(dtype):  # PyTorch's own conversion may change the sign of NaN
+        codes = array if array.dtype == dtype.storage else dtype.encode(array)
+        return torch.from_numpy(np.array(codes.view(f"i{dtype.bytes}"))).view(TORCH_DTYPES[dtype])
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array).to(TORCH_DTYPES[dtype])

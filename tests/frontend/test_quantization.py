@@ -176,6 +176,7 @@ BAD: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "channels": (lambda x: Q.quantize_per_channel(x, SCALES[:4], ZEROS[:4], 0, -128, 127, I8), r"shape \[4\] do not match 6 channels"),
     "tokens": (lambda x: Q.quantize_per_token(x, SCALES, ZEROS, -128, 127, I8), r"shape \[6\] do not match tokens of f32\[6, 40\]"),
     "groups": (lambda x: Q.quantize_per_channel_group(x, GROUP_SCALES[:, :3], GROUP_ZEROS[:, :3], -8, 7, I8, 8), r"shape \[6, 3\] do not match 30 groups"),
+    "zero points of groups": (lambda x: Q.quantize_per_channel_group(x, GROUP_SCALES, GROUP_ZEROS[:, :3], -8, 7, I8, 8), r"zero points of shape \[6, 3\] do not match 30 groups"),
     "declared dtype": (lambda x: Q.dequantize_per_channel(x.to(U8), SCALES, ZEROS, 0, 0, 255, U8) + Q.dequantize_per_tensor(x.to(I8), 1.0, 0, 0, 255, U8), "the quantized tensor is torch.int8, but torch.uint8 is declared"),
 }  # fmt: skip
 

@@ -226,6 +226,26 @@ def test_halves_are_held_to_their_value_until_they_overflow() -> None:
     assert "element [1]" in hoped.describe_mismatch(np.array([3.3, np.inf, np.inf], np.float16))
 
 
+@pytest.mark.parametrize("dtype", ["f64", "f32", "bf16"])
+def test_powers_that_flush_are_held_to_their_value_up_to_one(dtype: str) -> None:
+    """Of larger arguments, one may be returned as well as the power itself."""
+    graph = parse_graph(f"graph(%x: {dtype}[2]) {{ %y = exp_ftz %x  return %y }}")
+    hoped = expectations(graph, [np.array([-1.0, 1.0], graph.inputs[0].dtype.numpy)], runs=16)[0]
+    for above in (1.0, 2.0, np.e):
+        assert not hoped.describe_mismatch(np.array([1 / np.e, above], graph.inputs[0].dtype.numpy))
+    assert "element [0]" in hoped.describe_mismatch(np.array([0.4, 1.0], graph.inputs[0].dtype.numpy))
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_the_sign_of_a_nan_is_kept_in_every_float(sign: float) -> None:
+    """Vectors of 16 elements are converted by other instructions than single ones."""
+    text = "graph(%x: bf16[40], %s: bf16[40]) { %y = copysign %x, %s  return %y }"
+    nans = np.copysign(np.full(40, np.nan, np.float32), np.float32(sign))
+    hoped = expected(text, np.ones(40, np.float32), nans)
+    assert not hoped.describe_mismatch(np.full(40, sign, np.float32))
+    assert hoped.describe_mismatch(np.full(40, -sign, np.float32))
+
+
 def test_what_is_infinite_may_spoil_a_tile_of_a_convolution() -> None:
     text = """graph(%x: f32[1, 1, 12, 20]) {
       %w = constant f32[1, 1, 3, 3] [[[[1, 2, 1], [0, 1, 0], [3, 1, 1]]]]

@@ -182,7 +182,7 @@ def dequantize_per_channel(
     return ops.as_dtype(wide, f32 if out_dtype is None else from_torch(out_dtype))
 
 
-def _groups(x: Node, scales: Node, group_size: int) -> tuple[Dim, ...]:
+def _groups(x: Node, scales: Node, zero_points: Node | None, group_size: int) -> tuple[Dim, ...]:
     """Return the shape [groups, elements] of a matrix whose rows are divided into groups, one for each scale."""
     if x.type.rank != 2 or group_size <= 1:
         raise ConversionError(f"takes a matrix and groups of at least 2, not {x.type} and {group_size}")
@@ -190,16 +190,18 @@ def _groups(x: Node, scales: Node, group_size: int) -> tuple[Dim, ...]:
     size = columns if scales.type.rank and scales.shape[-1] == 1 and group_size > columns else group_size
     if columns % size != 0:
         raise ConversionError(f"groups of {size} do not divide rows of {columns}")
-    if scales.type.numel != x.type.numel // size:
-        raise ConversionError(f"scales of shape {list(scales.shape)} do not match {x.type.numel // size} groups")
-    return x.type.numel // size, size
+    count = x.type.numel // size
+    for name, values in (("scales", scales), ("zero points", zero_points)):
+        if values is not None and values.type.numel != count:
+            raise ConversionError(f"{name} of shape {list(values.shape)} do not match {count} groups")
+    return count, size
 
 
 @converts("quantized_decomposed.quantize_per_channel_group.default")
 def quantize_per_channel_group(
     x: Node, scales: Node, zero_points: Node, low: int, high: int, dtype: torch.dtype, group_size: int = 128
 ) -> Node:
-    groups = _groups(x, scales, group_size)
+    groups = _groups(x, scales, zero_points, group_size)
     scales, zero_points = (view(v, (groups[0], 1)) for v in (scales, zero_points))
     y = round_and_shift(view(x, groups), scales, zero_points, (low, high), round_last=True)
     return view(ops.as_dtype(y, from_torch(dtype)), x.shape)
@@ -210,7 +212,7 @@ def dequantize_per_channel_group(
     q: Node, scales: Node, zero_points: Node | None, low: int, high: int, dtype: torch.dtype, group_size: int = 128,
     output_dtype: torch.dtype = torch.float32,
 ) -> Node:  # fmt: skip
-    groups = _groups(q, scales, group_size)
+    groups = _groups(q, scales, zero_points, group_size)
     zero_points = None if zero_points is None else view(zero_points, (groups[0], 1))
     wide = shift_and_scale(view(q, groups), view(scales, (groups[0], 1)), zero_points, scales.dtype)
     return ops.as_dtype(view(wide, q.shape), from_torch(output_dtype))

@@ -48,7 +48,7 @@ exp = _float_op("exp", s.exp, FLOATS)
 exp2 = _float_op("exp2", s.exp2, FLOATS)
 exp_ftz = declare_op("exp_ftz", "x: float", Elementwise(s.exp_ftz), reference=torch.exp,
              samples=unary(low=-8, high=0, dtypes=FLOATS))  # fmt: skip
-"""e^x for x <= 0; results below the smallest normal number may be flushed to zero."""
+"""e^x for x <= 0, any number from 1 to e^x for others; results below the smallest normal number may be flushed to zero."""
 expm1 = _float_op("expm1", s.expm1, FLOATS)
 log = _float_op("log", s.log, FLOATS, low=0)
 log2 = _float_op("log2", s.log2, FLOATS, low=0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
 
+from compiler.analysis.accesses import Accesses
+from compiler.analysis.dot_match import DotMatch, match_dots
 from compiler.cost.machine import Machine
 from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
@@ -16,6 +18,7 @@ from compiler.ir.tile.program import Launch, Program, Step, non_launch_buffers, 
 from compiler.ir.tile.substitution import unused_name
 from compiler.ir.types import TensorType
 from compiler.passes.base import Context, ProgramPass, from_machine, register
+from compiler.target import MatrixShape
 from compiler.transforms.compute_at import compute_at, full_extent_loop, without_dims
 
 
@@ -32,7 +35,7 @@ class ComputeAt(ProgramPass):
     1992), so that a slice stays in cache.  Applies along dimensions that both kernels traverse in parallel loops over
     the full extent.  They must be the consumer's outermost loops, and exclude the producer's contiguous dimension.
     The slice (one per lane if its rows are shorter than a vector) must fit the L2 cache, and each thread must get at
-    least `min_steps_per_thread` slices.
+    least `min_steps_per_thread` slices.  Operands of dot products stay parameters, which can be read packed.
     """
 
     name = "compute-at"
@@ -50,6 +53,7 @@ class ComputeAt(ProgramPass):
             if (
                 pair is None
                 or not pair.is_profitable(machine, self.min_steps_per_thread)
+                or pair.is_packed(context.matrix_shapes)
                 or not context.may_apply(self, f"%{pair.buffer} computed at its consumer's loop", pair.buffer)
             ):
                 steps.append(step)
@@ -148,6 +152,11 @@ class ProducerConsumer:
         if count // lanes < min_steps_per_thread * machine.threads:
             return False
         return dim_hint(self.slice_type.nbytes) * held <= machine.l2
+
+    def is_packed(self, shapes: Collection[MatrixShape]) -> bool:
+        """Return True if dot products read the buffer a few elements at a time."""
+        dots = match_dots(Accesses(self.consumer), shapes) if shapes else []
+        return any(isinstance(m, DotMatch) and self.consumer_param.name in m.types for m in dots)
 
     @property
     def slice_type(self) -> TensorType:

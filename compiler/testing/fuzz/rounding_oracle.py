@@ -404,7 +404,8 @@ def _is_padded(node: Node) -> bool:
 
 
 def _round(value: torch.Tensor, dtype: DType) -> torch.Tensor:
-    return value.to(TORCH_DTYPES[dtype]).double() if dtype.is_float else value
+    """Round floats to `dtype`; NaN keeps its sign, which PyTorch's conversion may change."""
+    return torch.where(value.isnan(), value, value.to(TORCH_DTYPES[dtype]).double()) if dtype.is_float else value
 
 
 def _randomize_invalid_casts(

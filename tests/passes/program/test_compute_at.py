@@ -14,6 +14,7 @@ from compiler.cost.machine import Machine
 from compiler.ir.text.tile_printer import print_program
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
+from compiler.target import MatrixShape
 from compiler.testing.checks import check_pass, parse_ir
 
 PAD = """kernel @pad(in %x0: f32[64, 4, 6], out %p: f32[64, 6, 6]) {
@@ -207,3 +208,19 @@ def test_a_part_of_open_size_stays_in_its_buffer() -> None:
             launch @sums(%a, %t, %d)""",
         ),
     )
+
+
+CODES = """program { input %a: i8[64, 64]  input %b: i8[32, 64]  output %d: i32[64, 32]  buffer %t: u8[64, 64]
+  kernel @codes(in %x0: i8[64, 64], out %p: u8[64, 64]) {
+    parallel %i in 0..64 { parallel %k in 0..64 { store bitcast<u8>(%x0[%i, %k]) ^ 128, %p[%i, %k] } } }
+  kernel @product(in %x0: u8[64, 64], in %w: i8[32, 64], out %y: i32[64, 32]) {
+    parallel %i in 0..64 { parallel %j in 0..32 {
+      %s = reduce add %r in 0..64 { yield cast<i32>(%x0[%i, %r]) * cast<i32>(%w[%j, %r]) }
+      store %s, %y[%i, %j] } } }
+  launch @codes(%a, %t) for "t"  launch @product(%t, %b, %d) for "d" }"""
+
+
+def test_operands_of_dot_products_stay_parameters() -> None:
+    """A local buffer is not read packed; without such products, the copy is computed inside."""
+    check_pass("compute-at", unchanged=CODES, matrix_shapes=(MatrixShape(1, 16, 4, "u8", "i8", "i32"),))
+    assert len(run_pipeline(parse_ir(CODES), "compute-at", Context(Machine())).kernels) == 1
