@@ -58,6 +58,9 @@ class Core:
     frequency: float = quantity(4.2e9, "Hz", "Clock rate that turns cycles into seconds.", "frequency")
     fma_per_cycle: int = quantity(2, "1/cycle", "Vector multiply-adds that begin in a cycle.", "fma_per_cycle")
     fma_latency: int = quantity(4, "cycles", "Until the result of a multiply-add can be used.", "fma_latency")
+    bf16_dots_per_cycle: float = quantity(
+        2.0, "1/cycle", "Vector dot products of pairs of bf16 that begin in a cycle.", "bf16_dots_per_cycle"
+    )
     loads_per_cycle: int = quantity(2, "1/cycle", "Vector loads that begin in a cycle.", "loads_per_cycle")
     stores_per_cycle: int = quantity(1, "1/cycle", "Vector stores that begin in a cycle.", "stores_per_cycle")
     shuffles_per_cycle: int = quantity(1, "1/cycle", "Vector shuffles that begin in a cycle.", "shuffles_per_cycle")
@@ -239,6 +242,11 @@ class Machine(Threads, Thresholds, AccessCosts, Caches, Core):
     def launching_seconds(self, loop_nests: int) -> float:
         """Return the seconds of launching a kernel of so many loop nests, which threads go through one after another."""
         return self.launch_seconds
+
+    def multiplies_sooner(self, dtype: str, count: int) -> bool:
+        """Return True if a dot product of `count` elements of a dtype takes less time than multiply-adds of widened ones."""
+        per_cycle = self.bf16_dots_per_cycle if dtype == "bf16" else self.fma_per_cycle
+        return count * per_cycle > self.fma_per_cycle
 
     @property
     def reads_padding_through_masks(self) -> bool:

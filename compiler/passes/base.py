@@ -90,7 +90,8 @@ class Context:
     @staticmethod
     def for_target(target: Target, rewrite_limit: int | None = None) -> Context:
         """Return a new context of passes that make code for `target`, in at most `rewrite_limit` rewrites."""
-        machine, shapes = target.machine or Machine(), target.matrix_shapes
+        machine = target.machine or Machine()
+        shapes = tuple(s for s in target.matrix_shapes if s.k == 1 or machine.multiplies_sooner(s.lhs, s.k))
         questions = target.kernel_problem, target.row_problem, target.reduction_seconds
         return Context(machine, shapes, *questions, target.name, rewrite_limit=rewrite_limit)
 

@@ -56,7 +56,7 @@ class VectorLoop:
         t, chains, carried = f"<{lanes} x {self.element}>", range(self.chains), "%b{c}" in self.step
         if self.element == "i64":
             t = "i64"
-        names = {"t": t, "lanes": lanes, "e": self.element}
+        names = {"t": t, "lanes": lanes, "e": self.element, "pairs": 2 * lanes, "bits": target.vector_bits}
         attributes = f'"target-cpu"="{target.cpu}" "target-features"="{target.features}"'
         lines = [
             f'target triple = "{target.triple}"',
@@ -140,6 +140,19 @@ def fma_per_cycle(b: Bench) -> float:
 def fma_latency(b: Bench) -> float:
     """Multiply-adds into one register."""
     return b.cycles(VectorLoop(FMA, 1, declarations=FMA_DECLARATION))
+
+
+BF16_DOT = """  %x{c} = bitcast {t} %s to <{pairs} x bfloat>
+  %b{c} = call {t} @llvm.x86.avx512bf16.dpbf16ps.{bits}({t} %a{c}, <{pairs} x bfloat> %x{c}, <{pairs} x bfloat> %x{c})"""
+BF16_DOT_DECLARATION = "declare {t} @llvm.x86.avx512bf16.dpbf16ps.{bits}({t}, <{pairs} x bfloat>, <{pairs} x bfloat>)"
+
+
+def bf16_dots_per_cycle(b: Bench) -> float:
+    """Dot products of pairs into three quarters of the registers; the described rate without such an instruction."""
+    if "+avx512bf16" not in b.target.features.split(","):
+        return b.machine.bf16_dots_per_cycle
+    chains = b.target.vector_registers * 3 // 4
+    return chains / b.cycles(VectorLoop(BF16_DOT, chains, declarations=BF16_DOT_DECLARATION))
 
 
 def loads_per_cycle(b: Bench) -> float:
@@ -276,7 +289,7 @@ def parallel_seconds(b: Bench) -> float:
 MICROBENCHMARKS: dict[str, Callable[[Bench], float]] = {
     f.__name__: f
     for f in (
-        frequency, fma_per_cycle, fma_latency, loads_per_cycle, loads_per_broadcast, unaligned_cost, stores_per_cycle,
+        frequency, fma_per_cycle, fma_latency, bf16_dots_per_cycle, loads_per_cycle, loads_per_broadcast, unaligned_cost, stores_per_cycle,
         shuffles_per_cycle, shuffle_latency, l2_line_cycles, l3_line_cycles, memory_line_cycles, l3_latency,
         memory_latency, launch_seconds, parallel_seconds,
     )

@@ -31,7 +31,7 @@ class ReducePrecision(GraphPass):
                 continue
             narrow = [ops.cast(o, dtype=bf16, loc=n.loc) for o in n.operands]
             if not matching_shape(narrow, f32, context.matrix_shapes):
-                context.missed(self, "the target does not multiply bf16", n)
+                context.missed(self, "the target does not multiply bf16 in less time", n)
             elif context.may_apply(self, "operands rounded to bf16", n):
                 new[n] = with_sum_dtype(n, narrow, f32).with_name(n.name)
         return ir.replace_nodes(new)
