@@ -320,4 +320,4 @@ def test_locations_with_modules_round_trip() -> None:
     graph = Graph((x,), tuple(OPS["exp"](x, loc=loc) for loc in locs))
     again = parse_graph(print_graph(graph, locations=True))
     assert tuple(n.loc for n in again.outputs) == locs
-    assert [str(loc) for loc in locs] == ["m.py:3 in layers.0", "m.py:3 in fc", "layers.1.norm"]
+    assert [str(loc) for loc in locs] == ["m.py:3 in layers.0", "m.py:3 in fc", "module layers.1.norm"]
