@@ -20,5 +20,7 @@ def test_a_dot_product_of_pairs_must_beat_two_multiply_adds(rate: float, expecte
 
 
 def test_shipped_descriptions() -> None:
-    answers = {n: shipped_machine(n).multiplies_sooner("bf16", 2) for n in ("avx512", "znver4", "emeraldrapids", "h100")}
+    answers = {
+        n: shipped_machine(n).multiplies_sooner("bf16", 2) for n in ("avx512", "znver4", "emeraldrapids", "h100")
+    }
     assert answers == {"avx512": True, "znver4": True, "emeraldrapids": False, "h100": True}
