@@ -31,6 +31,9 @@ INDEPENDENT, PROPORTIONAL, NONLINEAR = 0, 1, 2
 A NONLINEAR value is known only at the end of the row.
 """
 
+POWERS_OF_2 = {"exp": scalar.exp2, "exp_ftz": scalar.exp2_ftz}
+"""The primitives that are exponentials, and the functions that take their place where scores are scaled by 1 / ln 2."""
+
 
 @dataclass(frozen=True)
 class WeightedSum:
@@ -249,7 +252,7 @@ class _SoftmaxMatcher:
             return known if all(self.degree(a) == INDEPENDENT for a in e.args) else None
         if not isinstance(e, PrimitiveCall):
             return INDEPENDENT
-        if e.primitive in ("exp", "exp_ftz") and self.is_shifted(e.operands[0]):
+        if e.primitive in POWERS_OF_2 and self.is_shifted(e.operands[0]):
             return PROPORTIONAL
         return call_degree(e, [self.degree(a) for a in e.operands])
 

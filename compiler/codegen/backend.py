@@ -29,18 +29,16 @@ FOLDING_PASSES = (
 )
 """Compute constants, choose the dtypes of operands, share equal nodes, split long scans."""
 
-GRAPH_PASSES = (
-    f"dce,decompose,canonicalize,flush-exponentials,{QUANTIZED_PASSES},{FOLDING_PASSES},separate-windows,two-level-reduction,winograd,"
-    "eliminate-padding,cse,fuse"
-)
+UNFUSED_PASSES = f"dce,decompose,canonicalize,flush-exponentials,{QUANTIZED_PASSES},{FOLDING_PASSES}"
+"""Expand composite ops, and choose what is computed; what follows chooses how it is shared and fused."""
+
+GRAPH_PASSES = f"{UNFUSED_PASSES},separate-windows,two-level-reduction,winograd,eliminate-padding,cse,fuse"
 """Graph IR to Graph IR.  Expand composite ops, multiply bytes, fold constants, save arithmetic, share long reductions, fuse."""
 
 FAST_GRAPH_PASSES = f"{GRAPH_PASSES},-fuse,fuse{{max-nodes=16}}"
 """The same with smaller kernels, so that each attempt to fuse lowers less."""
 
-UNFUSED_GRAPH_PASSES = (
-    f"dce,decompose,canonicalize,flush-exponentials,{QUANTIZED_PASSES},{FOLDING_PASSES},fuse{{enabled=false}}"
-)
+UNFUSED_GRAPH_PASSES = f"{UNFUSED_PASSES},fuse{{enabled=false}}"
 """The same with one kernel for each op."""
 
 

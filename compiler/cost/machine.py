@@ -448,7 +448,6 @@ def write_machine(path: Path | str, base: str, values: Mapping[str, float], head
 
 
 AVX512, AVX2, SSE, NEON = map(shipped_machine, ("avx512", "avx2", "sse", "neon"))
-ZEN4 = shipped_machine("znver4")
 
 MACHINES = {"avx512": AVX512, "avx2": AVX2, "sse": SSE, "neon": NEON}
 """One shipped description for each width and number of vector registers."""

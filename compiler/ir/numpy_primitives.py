@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,15 @@ def erf(x: Any) -> Any:
     return np.vectorize(math.erf, otypes=[np.result_type(x)])(x) if np.size(x) else x
 
 
-def exp_ftz(x: Any) -> Any:
-    """Return e^x, or 0 where it is no normal number of f32 or wider."""
-    wide = np.exp(np.asarray(x, np.result_type(x, np.float32)))
+def exp_ftz(x: Any, power: Callable[[Any], Any] = np.exp) -> Any:
+    """Return e^x, or another `power`; 0 where it is no normal number of f32 or wider."""
+    wide = power(np.asarray(x, np.result_type(x, np.float32)))
     return np.where(wide < np.finfo(wide.dtype).tiny, 0, wide).astype(np.result_type(x))
 
 
 def exp2_ftz(x: Any) -> Any:
-    """Return 2^x, or 0 where it is no normal number of f32 or wider."""
-    wide = np.exp2(np.asarray(x, np.result_type(x, np.float32)))
-    return np.where(wide < np.finfo(wide.dtype).tiny, 0, wide).astype(np.result_type(x))
+    """Return 2^x; 0 where it is no normal number of f32 or wider."""
+    return exp_ftz(x, np.exp2)
 
 
 def divide(x: Any, y: Any) -> Any:

@@ -20,7 +20,7 @@ from compiler.cost.contraction import (
     store_cycles,
     total_cycles,
 )
-from compiler.cost.machine import AVX2, AVX512, ZEN4, Machine
+from compiler.cost.machine import AVX2, AVX512, Machine, shipped_machine
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_sums_of_nothing_have_blocks() -> None:
 
 def test_sums_choose_blocks_that_can_be_turned() -> None:
     """Rather than rows that are left over or stored one by one, and few planes at once where their lines share a set."""
-    machine = replace(ZEN4, l1=32 << 10, l1_ways=8)
+    machine = replace(shipped_machine("znver4"), l1=32 << 10, l1_ways=8)
     window = ContractionProblem(576, 16, 9, 14 * 576 * 9, (OperandWindow(1, 3),), row_stride=2304)
     assert best_tiles(14, [replace(window, lane_stride=784)], machine) == [RegisterTile(8, 1)]
     stem = ContractionProblem(64, 16, 27, 224 * 64 * 27, row_stride=4)

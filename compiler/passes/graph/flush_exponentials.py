@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
+from compiler.analysis.plain_reductions import reduced_dims
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, scalar_value
 from compiler.ir.graph.structure import Elementwise, IndexMap, Reduction, elementwise_expr
 from compiler.ir.ops import exp_ftz
-from compiler.ir.scalar import PrimitiveCall
+from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.passes.base import Context, GraphPass, register
 
 Users = Mapping[Node, tuple[Node, ...]]
@@ -31,31 +33,41 @@ class FlushExponentials(GraphPass):
     name = "flush-exponentials"
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        users, new = ir.users, dict[Node, Node]()
+        users, outputs, new = ir.users, frozenset(ir.outputs), dict[Node, Node]()
         for n in ir.nodes:
             if primitive_of(n) != "exp" or not is_difference_from_max(n.operands[0]):
                 continue
-            if only_summed(n, users, frozenset(ir.outputs)) and context.may_apply(
-                self, "small exponentials flushed", n
-            ):
-                new[n] = exp_ftz(n.operands[0])
+            if only_summed(n, users, outputs) and context.may_apply(self, "small exponentials flushed", n):
+                new[n] = exp_ftz(n.operands[0], loc=n.loc).with_name(n.name)
         return ir.replace_nodes(new)
 
 
 def primitive_of(n: Node) -> str:
-    """Return the primitive that an elementwise node applies to its operands as they are, "" if there is none."""
+    """Return the primitive that an elementwise node applies to its operands, as they are and in their order; "" if there is none."""
     e = elementwise_expr(n) if isinstance(n.structure, Elementwise) else None
-    return e.primitive if isinstance(e, PrimitiveCall) and not any(a.args for a in e.operands) else ""
+    names = [a.name for a in e.operands if isinstance(a, Ref)] if isinstance(e, PrimitiveCall) else []
+    return e.primitive if isinstance(e, PrimitiveCall) and names == [f"x{k}" for k in range(len(n.operands))] else ""
 
 
 def is_difference_from_max(n: Node) -> bool:
-    """Return True if `n` is x - max(x), where 0 may stand for a maximum of -inf."""
+    """Return True if `n` is x minus the maximum of its row, where 0 may stand for a maximum of -inf."""
     if primitive_of(n) != "sub":
         return False
     x, top = n.operands
-    if primitive_of(top) == "where" and scalar_value(top.operands[1]) == 0:
-        top = top.operands[2]
-    return isinstance(top.structure, Reduction) and top.structure.combine == "max" and top.operands == (x,)
+    if primitive_of(top) == "where":
+        condition, zero, largest = top.operands
+        if not is_minus_infinity(condition, largest) or scalar_value(zero) != 0:
+            return False
+        top = largest
+    is_max = isinstance(top.structure, Reduction) and top.structure.combine == "max" and top.operands == (x,)
+    return is_max and bool(reduced_dims(top)) and top.type.rank == x.type.rank  # else rows get maxima of others
+
+
+def is_minus_infinity(condition: Node, x: Node) -> bool:
+    """Return True if `condition` holds where `x` is -inf."""
+    return (
+        primitive_of(condition) == "eq" and condition.operands[0] is x and scalar_value(condition.operands[1]) == -inf
+    )
 
 
 def only_summed(n: Node, users: Users, outputs: frozenset[Node]) -> bool:

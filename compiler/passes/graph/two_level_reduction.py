@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from compiler.analysis.contraction_nodes import operand_positions
-from compiler.analysis.plain_reductions import is_plain_reduction
+from compiler.analysis.plain_reductions import reduced_dims
 from compiler.cost.issue import operation_cost
 from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Reduction, index_vars
+from compiler.ir.graph.structure import Reduction
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.two_level_scan import reduce_op
 
@@ -41,7 +39,7 @@ class TwoLevelReduction(GraphPass):
     def blocks(self, n: Node, machine: Machine) -> int:
         """Return the number of blocks of each row of `n`, or 0 to leave it as it is."""
         dims = reduced_dims(n)
-        if not dims or not n.type.is_static or not n.operands[0].type.is_static:
+        if not dims or n.dtype.is_reduced_float or not n.type.is_static or not n.operands[0].type.is_static:
             return 0
         assert isinstance(n.structure, Reduction)
         (x,), rows = n.operands, prod(n.type.static_shape())
@@ -55,18 +53,6 @@ class TwoLevelReduction(GraphPass):
         count = next((b for b in counts if 2 * row_bytes <= b * machine.l1), max(counts, default=0))
         idle = seconds * (machine.idle_factor(rows) - 1)
         return count if idle > machine.round_trip_seconds(rows * count * n.dtype.bytes) else 0
-
-
-def reduced_dims(n: Node) -> Sequence[int]:
-    """Return the dimensions that `n` reduces, each as a whole, or none for any other node."""
-    if not is_plain_reduction(n) or n.dtype.is_reduced_float:
-        return ()
-    assert isinstance(n.structure, Reduction)
-    i, r = index_vars("i", n.type.rank), index_vars("r", len(n.structure.domain(n).extents))
-    position = operand_positions(n)[0]
-    if any(d not in i and d not in r and d != 0 for d in position) or len(set(position)) < len(position):
-        return ()
-    return tuple(k for k, d in enumerate(position) if d in r)
 
 
 def two_level_reduction(n: Node, count: int) -> Node:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import log, prod
 
 from compiler.analysis.score_factor import FactoredMax, factored_max, split_factor
-from compiler.analysis.softmax_match import SoftmaxRow, guarded_max, last_unmasked_index, match_softmax_row
+from compiler.analysis.softmax_match import POWERS_OF_2, SoftmaxRow, guarded_max, last_unmasked_index, match_softmax_row
 from compiler.cost.machine import Machine
 from compiler.ir import scalar
 from compiler.ir.graph.structure import lowest
@@ -34,9 +34,6 @@ from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.split import strip_mine_to_end
 
 LN_2 = log(2)
-
-POWERS_OF_2 = {"exp": scalar.exp2, "exp_ftz": scalar.exp2_ftz}
-"""The functions that take the place of exponentials, by the primitive."""
 
 MIN_ROWS = 16
 """Fewest rows of a block that is made smaller so that more of them run at once: the smallest side of `tl.dot`."""

@@ -47,9 +47,20 @@ def test_the_sum_of_a_logarithm() -> None:
         f"{SHIFTED}  %e = exp %d  %l = log %e  %y = matmul %l, %v  return %y",
         f"{SHIFTED}  %e = exp %d  %q = div %s, %e  %y = matmul %q, %v  return %y",
         f"%d = sub %x, %s  %e = exp %d  {WEIGHTED}",
+        f"%c = lt %s, 0.0  %m = amax %x {{dims=[1], keepdim=true}}  %g = where %c, 0.0, %m  %d = sub %x, %g  %e = exp %d  {WEIGHTED}",
         f"%m = amin %x {{dims=[1], keepdim=true}}  %d = sub %x, %m  %e = exp %d  {WEIGHTED}",
     ],
-    ids=["a result", "a logarithm", "a divisor", "another shift", "a minimum"],
+    ids=["a result", "a logarithm", "a divisor", "another shift", "another guard", "a minimum"],
 )
 def test_what_stays(lines: str) -> None:
     check_pass("flush-exponentials", unchanged=f"{HEAD} {{ {lines} }}", special=False)
+
+
+@pytest.mark.parametrize(
+    "shift",
+    ["amax %x {dims=[1]}", "max_pool %x {size=[2, 2], stride=[2, 2], dilation=[1, 1]}"],
+    ids=["of another row", "of a part"],
+)
+def test_the_maximum_is_that_of_the_whole_row(shift: str) -> None:
+    text = f"graph(%x: f32[3, 3]) {{ %m = {shift}  %d = sub %x, %m  %e = exp %d  %y = sum %e {{dims=[1]}}  return %y }}"
+    check_pass("flush-exponentials", unchanged=text)
