@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from compiler.cost.machine import Machine
 from compiler.ir import scalar
@@ -23,10 +23,24 @@ class Issue:
     stalled: float = 0.0
 
     def __add__(self, other: Issue) -> Issue:
-        return Issue(*(x + y for x, y in zip(astuple(self), astuple(other), strict=True)))
+        return Issue(
+            self.arithmetic + other.arithmetic,
+            self.loads + other.loads,
+            self.stores + other.stores,
+            self.shuffles + other.shuffles,
+            self.instructions + other.instructions,
+            self.stalled + other.stalled,
+        )
 
     def __mul__(self, times: float) -> Issue:
-        return Issue(*(x * times for x in astuple(self)))
+        return Issue(
+            self.arithmetic * times,
+            self.loads * times,
+            self.stores * times,
+            self.shuffles * times,
+            self.instructions * times,
+            self.stalled * times,
+        )
 
     def cycles(self, machine: Machine) -> float:
         """Return the cycles of the busiest unit, and more if others are about as busy, with two threads on a core."""

@@ -95,7 +95,7 @@ def _access_cost(
         return vectors * lanes * (machine.aliased_scatter_cost if aliased else machine.scatter_cost)
     else:
         return vectors * lanes * (machine.aliased_gather_cost if aliased else machine.gather_cost)
-    return vectors * (1 + (each - 1) / _accumulator_rows(table, a, v, lanes, machine))
+    return vectors * (1 + (each - 1) / _accumulator_rows(table, a, v, lanes, machine)) if each != 1 else vectors
 
 
 def _is_deinterleaved(a: Access, step: int, lanes: int) -> bool:

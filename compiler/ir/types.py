@@ -50,7 +50,7 @@ class DType:
     torch_name: str = field(default="", compare=False)  # empty if NumPy's
     element: DType | None = field(default=None, compare=False)  # of packed values
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Bytes that hold one element by itself."""
         return max(8, self.bits) // 8
@@ -70,7 +70,7 @@ class DType:
         """Bytes that the address of an element is a multiple of: as of what it packs."""
         return self.element.bytes if self.element else self.bytes
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.kind == "float"
 
@@ -83,7 +83,7 @@ class DType:
         """True if only eager calls compute with the elements: no kernel and no other op does."""
         return self.kind in ("complex", "opaque")
 
-    @property
+    @cached_property
     def is_reduced_float(self) -> bool:
         """True for floats of less than 32 bits: arithmetic is done in `compute` and rounded to this type."""
         return self.kind == "float" and self.bits < 32
@@ -97,17 +97,17 @@ class DType:
         is_wide = self.bits >= other.bits + (self.kind == "int") - (other.kind == "int")
         return self.is_integer and other.is_integer and is_wide and (self.kind == "int" or other.kind == "uint")
 
-    @property
+    @cached_property
     def compute(self) -> DType:
         """The type that arithmetic is done in, and sums are accumulated in: f32 for reduced floats, else the type itself."""
         return f32 if self.is_reduced_float else self
 
-    @property
+    @cached_property
     def is_encoded(self) -> bool:
         """True if memory holds codes, because NumPy and LLVM have no such type."""
         return self.numpy.itemsize > self.bytes
 
-    @property
+    @cached_property
     def storage(self) -> np.dtype[Any]:
         """NumPy type of elements in constants and memory."""
         return np.dtype(f"u{self.bytes}") if self.is_encoded else self.numpy

@@ -69,7 +69,8 @@ def split_index(body: Block, v: str, n: int, inner: str) -> Block:
     def rule(loop: For) -> Block:
         if loop.range.lo != 0 or loop.range.hi % n != 0:
             raise TransformError(f"{n} does not divide the {loop.range.extent} steps of %{v}")
-        moved = tuple(substitute_indices(s, {v: var(v) * n + var(inner)}) for s in loop.body)
+        index, bounds = var(v) * n + var(inner), {inner: (0, n - 1)}
+        moved = tuple(substitute_indices(s, {v: index}, bounds) for s in loop.body)
         strip = For(Range(inner, 0, n), moved, loop.parallel)
         return (replace(loop, range=loop.range.with_(hi=ceildiv(loop.range.hi, n)), body=(strip,)),)
 

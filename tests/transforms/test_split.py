@@ -86,7 +86,7 @@ def test_quotient_and_remainder_become_two_loops() -> None:
         lambda b: split_index(b, "i", 2, "r"),
         before=DIVIDED,
         after="""kernel @k(in %x: f32[4, 2], out %y: f32[8]) {
-          parallel %i in 0..4 { parallel %r in 0..2 { store %x[(%i*2 + %r)//2, %r%2], %y[%i*2 + %r] } } }""",
+          parallel %i in 0..4 { parallel %r in 0..2 { store %x[%i, %r], %y[%i*2 + %r] } } }""",
     )
 
 

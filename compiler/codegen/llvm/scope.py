@@ -6,7 +6,7 @@ Inside a loop over %v with tile T, `v = lo + T * counter + coordinate`.  The cou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from math import prod
@@ -96,6 +96,7 @@ class CodegenScope:
     """Names visible at one point of the kernel; an inner scope starts as a copy of the outer one."""
 
     axes: dict[str, Axis] = field(default_factory=dict)
+    lane: Axis | None = None  # the one that is mapped to vector lanes
     affine_forms: dict[str, Dim] = field(default_factory=dict)  # loop variable -> lo + T * counter + coordinate
     bounds: dict[str, tuple[Dim, Dim]] = field(default_factory=dict)  # inclusive, of counters, coordinates and the lane
     ssa_names: dict[str, str] = field(default_factory=dict)  # counter -> SSA name
@@ -107,6 +108,7 @@ class CodegenScope:
         """Return a copy for a nested block."""
         return CodegenScope(
             dict(self.axes),
+            self.lane,
             dict(self.affine_forms),
             dict(self.bounds),
             dict(self.ssa_names),
@@ -118,7 +120,8 @@ class CodegenScope:
         """Bind the variable of `r`; `counter` is the tile number, in terms of variables bound to SSA values."""
         lo = substitute(r.lo, self.affine_forms, self.bounds)
         if r.tile > 1 or r.lanes:
-            self.axes[r.var] = Axis(r.var, r.tile, r.lanes, remaining)
+            axis = self.axes[r.var] = Axis(r.var, r.tile, r.lanes, remaining)
+            self.lane = axis if r.lanes else self.lane
             self.bounds[f"{r.var}@"] = (0, r.tile - 1)
             self.affine_forms[r.var] = lo + counter * r.tile + var(f"{r.var}@")
         else:
@@ -140,14 +143,9 @@ class CodegenScope:
         """Return `axes` outermost first."""
         return tuple([a for a in self.axes if a in axes] if len(axes) > 1 else axes)
 
-    def lane_axis(self, axes: Iterable[str]) -> Axis | None:
+    def lane_axis(self, axes: Collection[str]) -> Axis | None:
         """Return the axis among `axes` that is mapped to vector lanes."""
-        return next((self.axes[a] for a in axes if self.axes[a].lanes), None)
-
-    @property
-    def lane(self) -> Axis | None:
-        """The axis of this scope that is mapped to vector lanes."""
-        return self.lane_axis(self.axes)
+        return self.lane if self.lane is not None and self.lane.var in axes else None
 
     def resolve(self, d: Dim) -> Dim:
         """Return index `d` in terms of counters, coordinates (`v@`) and bound integers."""

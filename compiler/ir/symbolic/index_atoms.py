@@ -127,7 +127,8 @@ def terms(d: Dim) -> tuple[tuple[Monomial, int], ...]:
 
 def constant_term(d: Dim) -> int:
     """Return the constant term of `d`."""
-    return dict(terms(d)).get((), 0)
+    mono, coef = terms(d)[-1]  # the constant comes last
+    return 0 if mono else coef
 
 
 def map_atoms(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:

@@ -124,7 +124,7 @@ def _monomial_sort_key(mono: Monomial) -> tuple[bool, str]:
 
 
 def _canonicalize(sums: Mapping[Monomial, int]) -> Dim:
-    if (recombined := _recombine_div_mod(sums)) is not None:
+    if len(sums) > 1 and (recombined := _recombine_div_mod(sums)) is not None:
         return recombined
     nonzero = [(m, c) for m, c in sums.items() if c]
     if not nonzero:

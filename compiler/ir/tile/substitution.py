@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load, Ref
-from compiler.ir.symbolic.index_expr import Dim, substitute, var
+from compiler.ir.symbolic.index_expr import Bounds, Dim, substitute, var
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, BoundsCheck, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store
 
@@ -99,9 +99,9 @@ def substitute_names(stmt: S, names: Mapping[str, str]) -> S:
     return _rewrite(stmt, names, lambda d: substitute(d, variables))
 
 
-def substitute_indices(stmt: S, values: Mapping[str, Dim]) -> S:
-    """Replace variables of enclosing loops by index expressions."""
-    return _rewrite(stmt, {}, lambda d: substitute(d, values))
+def substitute_indices(stmt: S, values: Mapping[str, Dim], bounds: Bounds | None = None) -> S:
+    """Replace variables of enclosing loops by index expressions, simplified under `bounds` of the remaining variables."""
+    return _rewrite(stmt, {}, lambda d: substitute(d, values, bounds))
 
 
 def map_indices(stmt: S, rule: Callable[[Dim], Dim]) -> S:
@@ -119,11 +119,13 @@ def _rewrite(stmt: S, names: Mapping[str, str], dim: Callable[[Dim], Dim]) -> S:
     def expr(e: Expr) -> Expr:
         def rule(x: Expr) -> Expr:
             if isinstance(x, Ref):
-                return Ref(x.dtype, renamed(x.name))
+                return Ref(x.dtype, names[x.name]) if x.name in names else x
             if isinstance(x, Load):
-                return Load(x.dtype, renamed(x.buffer), dims(x.index), x.mask, x.other)
+                buffer, index = renamed(x.buffer), dims(x.index)
+                is_same = buffer == x.buffer and index == x.index  # keeps what shares `x` as it is
+                return x if is_same else Load(x.dtype, buffer, index, x.mask, x.other)
             if isinstance(x, scalar.IndexValue):
-                return scalar.index_value(dim(x.index))
+                return x if (position := dim(x.index)) == x.index else scalar.index_value(position)
             return x
 
         return scalar.transform(e, rule)

@@ -10,12 +10,12 @@ from compiler.errors import TransformError
 from compiler.ir.scalar import IndexValue
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_atoms import Atom, FloorDiv, Mod, terms
-from compiler.ir.symbolic.index_expr import Dim, simplify, variables
+from compiler.ir.symbolic.index_expr import Dim, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction, without_guard
 from compiler.ir.tile.kernel import Block, For, Kernel
 from compiler.ir.tile.loop_nest import map_nests, perfect_nest
-from compiler.ir.tile.substitution import NameSupply, map_indices
+from compiler.ir.tile.substitution import NameSupply
 from compiler.passes.base import Context, TilePass, register
 from compiler.transforms.split import split_by_residue, split_index
 
@@ -62,7 +62,7 @@ class Delinearize(TilePass):
         skipped = set[str]()
         while True:
             table = Accesses(ir)
-            offsets = [table.types[a.buffer].offset(a.index) for a in table.all]
+            offsets = divisions(table.types[a.buffer].offset(a.index) for a in table.all)
             loops = (f for f in perfect_nest(ir.body) if f.range.var not in skipped)
             v, n = next(((f.range.var, n) for f in loops if (n := loop_divisor(f, offsets))), ("", 0))
             if not v:
@@ -78,7 +78,7 @@ class Delinearize(TilePass):
         bodies, lanes = [body], context.machine.lanes(32)
         while True:
             nest = perfect_nest(bodies[0])
-            indices = [d for e in tile.loads(bodies[0]) for d in e.index]
+            indices = divisions(d for e in tile.loads(bodies[0]) for d in e.index)
             has_rows = any(isinstance(s, For) for f in nest[-1:] for s in f.body)
             divisors = ((f, loop_divisor(f, indices, lanes if f is nest[-1] and not has_rows else 1)) for f in nest)
             loop, n = next(((f, n) for f, n in divisors if n), (None, 0))
@@ -95,6 +95,11 @@ class Delinearize(TilePass):
             copies = (residue for body in bodies for residue in split_by_residue(body, v, n))
             bodies = list(copies) if divides else split_bodies
         return tuple(s for b in bodies for s in b)
+
+
+def divisions(indices: Iterable[Dim]) -> list[Dim]:
+    """Return those of `indices` that divide something."""
+    return [d for d in indices if any(isinstance(a, (FloorDiv, Mod)) for mono, _ in terms(d) for a in mono)]
 
 
 def loop_divisor(loop: For, indices: Iterable[Dim], unit: int = 1) -> int:
@@ -122,7 +127,6 @@ def without_divisions(body: Block, v: str, n: int, inner: str) -> Block | None:
         split = split_index(body, v, n, inner)
     except TransformError:
         return None
-    split = tuple(map_indices(s, lambda d: simplify(d, {inner: (0, n - 1)})) for s in split)
     indices = [d for e in tile.loads(split) for d in e.index]
     exprs = (e for s in tile.walk(split) for value in tile.stmt_exprs(s) for e in value.subexprs)
     is_guarded = any(isinstance(e, IndexValue) and inner in variables(e.index) for e in exprs)

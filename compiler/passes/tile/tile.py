@@ -64,7 +64,8 @@ class Tile(TilePass):
                 is_alone = r in shared and prod(map(tile.extent_hint, shared)) < machine.threads * tile.extent_hint(r)
                 threads = machine.threads if is_alone else 1
                 max_buffers = machine.l2 // max(1, table.local_bytes(v))
-                size = self.lane_tile(r, stmt, max_buffers, machine.registers, threads)
+                copies = prod(sizes.get(o.var, 1) for o in around) if isinstance(stmt, For) else 1
+                size = self.lane_tile(r, stmt, max_buffers, machine.registers, threads, copies)
                 if context.may_apply(self, f"%{v} in tiles of {size}", remark=False):
                     sizes[v] = size
                 context.propose(self, *(replace(self, registers=n) for n in (1, 2, 8)))
@@ -143,15 +144,17 @@ class Tile(TilePass):
         if min(block.values()) > 1 and context.may_apply(self, message):
             sizes |= {**block, lane.var: lane.lanes}  # sums of the block hide each other's latency
 
-    def lane_tile(self, r: Range, stmt: Stmt, max_buffers: int, registers: int, threads: int) -> int:
+    def lane_tile(self, r: Range, stmt: Stmt, max_buffers: int, registers: int, threads: int, copies: int) -> int:
         """Return the tile of a lane loop without contraction; bindings and local buffers limit it.
 
-        Each of `threads` that share a loop around reductions has a tile, where there are vectors for it.
+        Each of `threads` that share a loop around reductions has a tile, where there are vectors for it.  Tiles around
+        the loop make `copies` of it, which hide each other's latency as well.
         """
         has_reduction = isinstance(stmt, For) and any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
         bindings = sum(isinstance(s, Let) for s in tile.stmt_body(stmt))
         share = -(-tile.extent_hint(r) // r.lanes) // threads if has_reduction else self.registers
-        count = max(1, min(self.registers, share, max_buffers // r.lanes, registers // max(1, bindings)))
+        chains = -(-self.registers // copies)
+        count = max(1, min(chains, share, max_buffers // r.lanes, registers // max(1, bindings)))
         extent = max(1, tiling_extent(r.extent, r.lanes * count))
         return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, extent)
 
