@@ -75,6 +75,7 @@ class Accesses:
         """Return the same accesses for other parameter types of the same shapes, in the order of the parameters."""
         assert self.accesses_by_buffer is not None  # computed once, for all types
         assert self.parallel_loops is not None
+        assert self.operation_counts is not None
         new = copy(self)
         new.types = {**self.types, **{p.name: t for p, t in zip(self.kernel.params, types, strict=True)}}
         new._facts_by_buffer = {}
@@ -167,6 +168,11 @@ class Accesses:
         if v in self.local_scopes.get(a.buffer, ()):
             return True
         return any(v in self.loops_by_name.get(n, frozenset({n})) for d in a.index for n in variables(d))
+
+    @cached_property
+    def operation_counts(self) -> list[tuple[frozenset[str], int, int]]:
+        """Values as in `arithmetic`: the variables of their loops, how often they are computed, and the operations of each time."""
+        return [(frozenset(r.var for r in rs), tile.iteration_count_hint(rs), calls) for rs, calls in self.arithmetic]
 
     @cached_property
     def access_groups(self) -> list[tuple[Access, int]]:

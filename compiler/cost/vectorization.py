@@ -37,7 +37,7 @@ def lane_count(kernel: Kernel, machine: Machine) -> int:
 def scalar_ops(accesses: Accesses) -> int:
     """Return the operations of the scalar program, of which `score_loops` says how many lanes save."""
     memory = sum(times * a.execution_count for a, times in accesses.access_groups)
-    return memory + sum(calls * tile.iteration_count_hint(loops) for loops, calls in accesses.arithmetic)
+    return memory + sum(calls * count for _, count, calls in accesses.operation_counts)
 
 
 def score_loops(accesses: Accesses, lanes: int, machine: Machine, packed: Collection[str] = ()) -> dict[str, int]:
@@ -58,9 +58,8 @@ def _loop_score(table: Accesses, v: str, lanes: int, machine: Machine, packed: C
             continue  # a local scalar is a register
         vectors = a.execution_count // extent * -(-extent // lanes)
         saved += times * (a.execution_count - _access_cost(table, a, v, lanes, vectors, machine, packed))
-    for loops, calls in table.arithmetic:
-        if v in {x.var for x in loops}:
-            count = tile.iteration_count_hint(loops)
+    for loop_vars, count, calls in table.operation_counts:
+        if v in loop_vars:
             saved += calls * (count - count // extent * -(-extent // lanes))
     if isinstance(stmt, Reduce):  # the lanes are combined at the end
         cost = machine.contraction_combine_ops if is_contraction(stmt) else machine.combine_ops
