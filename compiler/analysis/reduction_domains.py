@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 
 from compiler.analysis.demand import Demand
 from compiler.analysis.index_sets import guard_interval, provable_split_points
@@ -15,6 +16,7 @@ from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Guard, Position, Reduction, Scan, index_vars
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
+from compiler.ir.tile.kernel import dim_hint
 
 
 def split_points(graph: Graph, root: Node) -> dict[int, set[Dim]]:
@@ -60,3 +62,9 @@ def reduction_extents(n: Node) -> dict[str, Dim]:
     """Return the extents of reduction `n` by the variable names that `reduction_guards` uses."""
     assert isinstance(n.structure, Reduction)
     return {f"r{k}": size for k, size in enumerate(n.structure.domain(n).extents)}
+
+
+def reads_once(n: Node) -> bool:
+    """Return True if a contraction reads each element of its largest operand once, as a vector times a matrix does."""
+    products = prod(map(dim_hint, (*n.shape, *reduction_extents(n).values())))
+    return products <= max(prod(map(dim_hint, o.shape)) for o in n.operands)

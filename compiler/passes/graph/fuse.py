@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
+from compiler.analysis.exclusive_producers import exclusive_producers
 from compiler.analysis.operand_reuse import reread_bytes
 from compiler.analysis.placement import concat_offsets, copy_and_fill_kernel
-from compiler.analysis.reduction_domains import reduction_extents
+from compiler.analysis.reduction_domains import reads_once
 from compiler.analysis.structural_key import group_key
 from compiler.cost.estimates import TIE, prefers_epilogue, unscheduled_seconds
 from compiler.cost.machine import Machine
@@ -157,11 +156,7 @@ class GroupSearch:
             self.context.missed(self.options, f"not fused into {g.root.op.name}: its operands are written in place", n)
             return None
         machine, why, lost = self.context.machine, "", 0.0
-        cluster = [] if as_output or recomputed else self.required_cluster(n)
-        producer_sets = [cluster, []] if cluster else [[]]
-        if not as_output and not recomputed and isinstance(self.cost(Group(g.root, g.members | {n})), str):
-            producer_sets.append(self.exclusive_producers(n, g))
-        for more in producer_sets:
+        for more in [[]] if as_output or recomputed else self.producer_sets(n, g):
             fused_group = Group(g.root, g.members | {n, *more}, [*g.extra_outputs, n] if as_output else g.extra_outputs)
             if self.is_too_large(fused_group):
                 continue
@@ -182,6 +177,13 @@ class GroupSearch:
         if why:
             self.context.missed(self.options, f"not fused into {g.root.op.name}: {why}", n, lost)
         return None
+
+    def producer_sets(self, n: Node, g: Group) -> Iterator[list[Node]]:
+        """Yield producers to add to `g` with `n`, from the most likely on: one lowering then decides about all of them."""
+        yield from filter(None, (self.required_cluster(n), self.elementwise_producers(n, g)))
+        yield []
+        if isinstance(self.cost(Group(g.root, g.members | {n})), str):
+            yield self.plain_producers(n, g)
 
     def is_too_large(self, g: Group) -> bool:
         """Return True if a group has more nodes than `max_nodes`, besides views, which become indices."""
@@ -253,21 +255,27 @@ class GroupSearch:
         message = f"fused with {', '.join(m.op.name for m in cluster)}"
         return cluster if self.context.may_apply(self.options, message, n, remark=False) else []
 
-    def exclusive_producers(self, n: Node, g: Group) -> list[Node]:
+    def plain_producers(self, n: Node, g: Group) -> list[Node]:
         """Return the values computed for `n` and `g` only, down to contractions: `n` may fit only with all of them."""
-        producers, inside = list[Node](), {n, *g.members}
-        later_first = [-self.order[o] for m in inside for o in m.operands]
-        heapq.heapify(later_first)
-        while later_first:
-            m = self.graph.nodes[-heapq.heappop(later_first)]
+
+        def is_plain(m: Node) -> bool:
             reduces = isinstance(m.structure, Reduction)
-            plain = len(m.operands) < 2 if reduces else isinstance(m.structure, (Elementwise, IndexMap))
-            if plain and m not in inside and m not in self.outputs and inside.issuperset(self.graph.users[m]):
-                producers.append(m)
-                inside.add(m)
-                for o in m.operands:
-                    heapq.heappush(later_first, -self.order[o])
-        return producers
+            return len(m.operands) < 2 if reduces else isinstance(m.structure, (Elementwise, IndexMap))
+
+        inside = {n, *g.members}
+        return exclusive_producers(self.graph, self.order, inside, inside, is_plain)
+
+    def elementwise_producers(self, n: Node, g: Group) -> list[Node]:
+        """Return elementwise values of the shape of `n` that only `n` and `g` use, but for epilogues of contractions.
+
+        They join a group as `n` does, one after the other: nothing of them is computed more often there.
+        """
+
+        def joins(m: Node) -> bool:
+            same = isinstance(m.structure, Elementwise) and m.shape == n.shape and m not in self.groups_of_node
+            return same and not self.epilogue_chain(m)
+
+        return exclusive_producers(self.graph, self.order, [n], {n, *g.members}, joins) if joins(n) else []
 
     def is_cheap_to_recompute(self, n: Node) -> bool:
         """Return True if recomputing `n` in each user reads no more bytes than its result has.
@@ -477,12 +485,6 @@ class GroupSearch:
 def hinted_bytes(n: Node) -> int:
     """Return the bytes of a value under the size hints, 1 if there are none."""
     return dim_hint(n.type.nbytes)
-
-
-def reads_once(n: Node) -> bool:
-    """Return True if a contraction reads each element of its largest operand once, as a vector times a matrix does."""
-    products = prod(map(dim_hint, (*n.shape, *reduction_extents(n).values())))
-    return products <= max(prod(map(dim_hint, o.shape)) for o in n.operands)
 
 
 def uses_online_softmax(kernel: Kernel, machine: Machine) -> bool:

@@ -1,0 +1,29 @@
+"""Producers that nothing else needs: values that some nodes of a graph use, and no others."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Set
+
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+
+
+def exclusive_producers(
+    graph: Graph, order: Mapping[Node, int], users: Iterable[Node], inside: Set[Node], accepts: Callable[[Node], bool]
+) -> list[Node]:
+    """Return the values computed for `users` that only nodes `inside`, and such values, use, as far as `accepts` holds.
+
+    `order` numbers the nodes of the graph; results of the graph are not among the values.
+    """
+    producers, computed = list[Node](), set(inside)
+    later_first = [-order[o] for m in users for o in m.operands]
+    heapq.heapify(later_first)
+    while later_first:
+        m = graph.nodes[-heapq.heappop(later_first)]
+        if m not in computed and m not in graph.outputs and computed.issuperset(graph.users[m]) and accepts(m):
+            producers.append(m)
+            computed.add(m)
+            for o in m.operands:
+                heapq.heappush(later_first, -order[o])
+    return producers
