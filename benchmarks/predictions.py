@@ -86,7 +86,7 @@ def measured(name: str, target: str, model: nn.Module, args: tuple[Tensor, ...])
     """Compile and measure one model; nothing if that fails, with a line that says why."""
     try:
         compiled = compiler.compile(model, args, options=compiler.Options(target=target))
-        for program in compiled.compiled_graph.executed_programs(args):
+        for program in compiled.compiled_graph.executed_programs(compiled.example_tensors()):
             exe = require_executable(program.variant, program.executable)
             seconds = least_seconds(TimelineRecorder(exe), program.inputs, exe.program)
             yield MeasuredProgram(name, target, program_text(exe.program), tuple(seconds))

@@ -29,6 +29,13 @@ SUM = parse_kernel("""kernel @s(in %x: f32[64], out %y: f64[]) {
 }""")
 
 
+class Scale(nn.Module):
+    """Scale an image by a sum over a matrix."""
+
+    def forward(self, image: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        return image * matrix.sum()
+
+
 def launched(predicted: float, seconds: float = 1e-3, program: str = "a") -> Launched:
     return Launched(program, "host", COPY, seconds, predicted)
 
@@ -43,6 +50,12 @@ def test_what_is_recorded_can_be_predicted(tmp_path: Path, monkeypatch: pytest.M
     kernels = predicted_launches(program)
     assert kernels
     assert all(k.seconds > 0 and k.predicted > 0 for k in kernels)
+
+
+def test_arguments_in_another_memory_order_are_measured() -> None:
+    image, matrix = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last), torch.randn(6, 5).t()
+    (program,) = measured("net", "host", Scale(), (image, matrix))
+    assert all(seconds > 0 for seconds in program.seconds)
 
 
 def test_errors_are_relative_to_the_measured_time() -> None:

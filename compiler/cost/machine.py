@@ -115,6 +115,7 @@ class Caches:
     l1_prefetch_distance: int = quantity(4096, "bytes", "The same from L2: L1 has room for few lines.", TIMED)
     resident_constants: int = quantity(8, "1/l3", "Constants of a repeated kernel stay in it.", TIMED)
     streamed_output: int = quantity(4, "1/l3", "Outputs beyond this part of the last cache are stored past it.", TIMED)
+    combined_lines: int = quantity(4, "lines", "That stores past the caches fill part by part at once.", TIMED)
 
     @property
     def way_bytes(self) -> int:

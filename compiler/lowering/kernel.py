@@ -21,6 +21,7 @@ from compiler.analysis.store_domains import (
     split_store_domain,
     with_unrolled_dims,
 )
+from compiler.analysis.value_bounds import ValueBounds
 from compiler.cost.machine import AVX512, Machine
 from compiler.errors import LoweringError
 from compiler.ir import scalar
@@ -329,7 +330,10 @@ class KernelLowering:
         return self.element(node.operands[0], position, mask)
 
     def checked_index(self, node: Node, d: Lookup, mask: Expr | None) -> Dim:
-        """Load an index, check its bounds, and replace it by 0 if it is out of bounds, so that the address is valid."""
+        """Load an index, check its bounds, and replace it by 0 if it is out of bounds, so that the address is valid.
+
+        Nothing of this is needed where the value is known to be inside.
+        """
         value = self.element(node.operands[d.operand], d.position, mask).to(i64)
         static = (
             value.index if isinstance(value, IndexValue) else int(value.value) if isinstance(value, Const) else None
@@ -338,8 +342,10 @@ class KernelLowering:
             bounds = interval(static, self.nest.bounds)
             if bounds and bounds[0] >= 0 and bounds[1] < d.extent:
                 return static
-        extent = index_value(d.extent)
-        if d.wrap_negative:
+        extent, (low, high) = index_value(d.extent), ValueBounds(self.nest.definitions).of(value)
+        if isinstance(d.extent, int) and low >= 0 and high < d.extent:
+            return var(self.nest.bind(value, "row").name)
+        if d.wrap_negative and low < 0:
             value = self.nest.bind_unless_trivial(value)
             value = where(value < 0, value + extent, value)
         ref = value if isinstance(value, Ref) else self.nest.bind(value)

@@ -30,13 +30,15 @@ class LoopLevel:
 class LoopNestBuilder:
     """The open loops, outermost first.  No fresh name is one of `reserved_names`, the dynamic sizes.
 
-    `bounds` gives the inclusive bounds of loop variables; `memo` the values valid inside a level, by key.
+    `bounds` gives the inclusive bounds of loop variables, `definitions` the values of bound names; `memo` the values valid
+    inside a level, by key.
     """
 
     reserved_names: frozenset[str] = frozenset()
     levels: list[LoopLevel] = field(default_factory=lambda: [LoopLevel()])
     defining_level: dict[str, LoopLevel] = field(default_factory=dict)  # by name
     bounds: dict[str, tuple[Dim, Dim]] = field(default_factory=dict)
+    definitions: dict[str, Expr] = field(default_factory=dict)
     name_counts: dict[str, int] = field(default_factory=dict)
     memo: dict[Any, list[tuple[LoopLevel, Any]]] = field(default_factory=dict)
 
@@ -98,6 +100,7 @@ class LoopNestBuilder:
             name = self.fresh_name(prefix)
             self.add(Let(name, value))
             self.defining_level[name] = self.current_level
+            self.definitions[name] = value
         return Ref(value.dtype, name)
 
     def lookup(self, key: Any) -> Any:

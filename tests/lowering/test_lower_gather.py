@@ -23,6 +23,14 @@ def test_a_place_that_is_known_to_be_inside_is_an_address() -> None:
     assert body(text) == "parallel %i0 in 0..9 { store %x[%i0], %out0[%i0] } }"
 
 
+def test_what_a_condition_bounds_is_not_checked() -> None:
+    text = """graph(%x: f32[9], %p: f32[5]) {
+      %a = ge %p, 0.0  %b = lt %p, 9.0  %in = and %a, %b  %k = cast %p {dtype=i64}  %i = where %in, %k, 0
+      %y = take %x, %i  return %y }"""
+    assert "%row0 = where((%p[%i0] >= 0.0) & (%p[%i0] < 9.0), cast<i64>(%p[%i0]), 0) store %x[%row0]" in body(text)
+    assert "check" in body(text.replace("9.0", "9.5"))  # 9.2 is 9, one too far
+
+
 def test_sums_and_products_of_indices_are_addresses() -> None:
     text = """graph(%x: f32[12]) { %a = iota {size=4} %b = mul %a, 3 %i = add %b, 2 %y = take %x, %i return %y }"""
     assert body(text) == "parallel %i0 in 0..4 { store %x[%i0*3 + 2], %out0[%i0] } }"

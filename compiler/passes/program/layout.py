@@ -15,7 +15,7 @@ from compiler.cost.vectorization import best_disjoint_loops, lane_count, scalar_
 from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import Kernel, Param, Reduce, dim_hint, walk
+from compiler.ir.tile.kernel import Kernel, Let, Param, Reduce, dim_hint, extent_hint, walk
 from compiler.ir.tile.program import Launch, Program, Step, expand_launches, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name, with_unique_names
 from compiler.ir.types import TensorType, with_innermost
@@ -159,7 +159,8 @@ class LayoutSearch:
                 scheduled = self.with_cached_operands(table, types)
             scores = score_loops(scheduled, lanes, self.machine)
             by_lanes = best_disjoint_loops(scheduled.kernel.body, scores)[0]
-            self.saved_ops_cache[key] = by_lanes + scalar_ops(table) - scalar_ops(scheduled)
+            hoisted = hoisted_ops(table) // lanes
+            self.saved_ops_cache[key] = by_lanes + hoisted + scalar_ops(table) - scalar_ops(scheduled)
         return self.saved_ops_cache[key]
 
     def with_packed_elements(self, table: Accesses, types: tuple[TensorType, ...]) -> Accesses:
@@ -205,6 +206,22 @@ class LayoutSearch:
         steps, old = expand_launches(self.program.steps, rule), self.program.buffers
         new = {transposed_names.get(n, n): with_innermost(old[n], dim) for n, dim in choice.items()}
         return replace(self.program, buffers={**old, **new}, kernels=kernels, steps=steps)
+
+
+def hoisted_ops(table: Accesses) -> int:
+    """Return the operations of bindings that are done once for all steps of the innermost loop that the layout of results asks for.
+
+    0 for kernels with reductions, whose loops are ordered and tiled by other rules.
+    """
+    results = [a for a in table.all if a.is_store and table.roles[a.buffer] != "local"]
+    inner = {next((r for r in a.loops if table.stride(a, r.var) == 1), None) for a in results}
+    loop = inner.pop() if len(inner) == 1 else None
+    body = [*walk(table.kernel.body)]
+    if loop is None or any(isinstance(s, Reduce) for s in body):
+        return 0
+    bindings = [s for s in body if isinstance(s, Let) and loop.var not in table.loops_by_name[s.name]]
+    count = max(a.execution_count for a in results)
+    return sum(len(s.value.calls) for s in bindings) * (count - count // max(1, extent_hint(loop)))
 
 
 COPY_OPS = 2

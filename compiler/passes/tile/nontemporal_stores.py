@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from compiler.cost.tile_strides import TileStrides
+from compiler.cost.write_combining import uncombined_buffers
 from compiler.ir.symbolic.index_expr import Dim, interval
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, Kernel, Stmt, Store, dim_hint
@@ -20,18 +22,26 @@ class NontemporalStores(TilePass):
     A plain store first reads the line it overwrites; a non-temporal one does not, which saves a third of the traffic of
     y = f(x).  Applies to outputs that the kernel does not read, of more than 1/`cache_divisor` of the last-level cache:
     others would be evicted before they are read.  For a dynamic size each call decides.
+
+    Results that fill more than `combined_lines` lines part by part at once are cached: each part would go to memory by itself.
     """
 
     name = "nontemporal-stores"
     exact = True
     cache_divisor: int = from_machine("streamed_output")
+    combined_lines: int = from_machine("combined_lines")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         max_bytes = context.machine.l3 // self.cache_divisor
-        read = {a.buffer for a in context.accesses(ir).all if not a.is_store}
+        accesses = context.accesses(ir)
+        read = {a.buffer for a in accesses.all if not a.is_store}
         sizes = {p.name: p.type.nbytes for p in ir.params if p.role == "out" and p.name not in read}
         large = {n: nontemporal_condition(size - max_bytes) for n, size in sizes.items() if dim_hint(size) > max_bytes}
         when = {n: "" if isinstance(s, int) else " if large" for n, s in large.items()}
+        stores = [a for a in accesses.all if a.is_store and a.buffer in large]
+        for name in sorted(uncombined_buffers(TileStrides(accesses), stores, self.combined_lines)):
+            context.missed(self, f"%{name}: more than {self.combined_lines} lines filled part by part at once")
+            del large[name]
         large = {n: s for n, s in large.items() if context.may_apply(self, f"%{n} stored non-temporally{when[n]}")}
         if not large:
             return ir

@@ -161,3 +161,21 @@ def test_rows_that_will_be_cached_transposed_stay() -> None:
     context = Context()
     made = run_pipeline(parse_ir(ROWS_OF_HEADS), "layout", context)
     assert canonical_text(made) == canonical_text(parse_ir(ROWS_OF_HEADS)), [str(r) for r in context.remarks]
+
+
+def sampled(ops: int) -> str:
+    """A program that gathers each channel at the same places, which take `ops` operations to compute."""
+    chain = "".join(f"%p{k + 1} = %p{k} * 3 + 1  " for k in range(ops // 2))
+    return f"""program {{ input %a: f32[32, 60]  input %i: i64[56]  output %b: f32[32, 56]
+      kernel @k(in %x: f32[32, 60], in %i: i64[56], out %y: f32[32, 56]) {{
+        parallel %c in 0..32 {{ parallel %p in 0..56 {{
+          %p0 = %i[%p]  {chain} %row = where((%p{ops // 2} >= 0) & (%p{ops // 2} < 60), %p{ops // 2}, 0)
+          store %x[%c, %row], %y[%c, %p] }} }} }}
+      launch @k(%a, %i, %b) }}"""
+
+
+def test_places_are_computed_once_for_all_channels_where_that_saves_more_than_turning_costs() -> None:
+    context = Context()
+    check_pass("layout", unchanged=sampled(2))
+    run_pipeline(parse_ir(sampled(80)), "layout", context)
+    assert "dimension 0 innermost" in str(context.remarks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from compiler.cost.machine import Machine
@@ -45,3 +47,60 @@ def test_results_of_open_size(sizes: str, nontemporal: str) -> None:
         check_pass("nontemporal-stores", before=before, after=after, machine=small)
     else:
         check_pass("nontemporal-stores", unchanged=before, machine=small)
+
+
+def columns(count: int, step: int, dtype: str = "f32") -> str:
+    """Return a kernel that stores `count` columns, `step` elements of each in an iteration."""
+    stores = "\n".join(f"store %x[%i], %y[%i, {k}]" for k in range(count))
+    return f"""kernel @k(in %x: {dtype}[1024], out %y: {dtype}[1024, {count}]{{1, 0}}) {{
+      for %i in 0..1024 tile {step} lanes 8 {{ {stores} }}
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "nontemporal"),
+    [
+        (columns(4, 8), True),  # four buffers combine the halves of four lines
+        (columns(5, 8), False),
+        (columns(5, 16), True),  # whole lines
+        (columns(5, 16, "bf16"), False),
+        (columns(5, 32, "bf16"), True),
+    ],
+)
+def test_only_few_lines_filled_part_by_part(text: str, nontemporal: bool) -> None:
+    small = Machine(l3=4000)
+    if nontemporal:
+        after = re.sub(r"(%y\[%i, \d\])", r"\1 nontemporal", text)
+        check_pass("nontemporal-stores", before=text, after=after, machine=small)
+    else:
+        check_pass("nontemporal-stores", unchanged=text, machine=small, remark="more than 4 lines")
+
+
+def test_lines_of_a_tile_and_between_iterations() -> None:
+    rows = """kernel @k(in %x: f32[64, 64], out %y: f32[64, 64]) {
+      for %i in 0..64 tile 6 { for %j in 0..64 tile 8 lanes 8 { store %x[%i, %j], %y[%i, %j] } }
+    }"""
+    check_pass("nontemporal-stores", unchanged=rows, machine=Machine(l3=4000))  # six rows of half a line
+
+    planes = """kernel @k(in %x: f32[64, 8, 8], out %y: f32[64, 8, 8]LAYOUT) {
+      for %i in 0..64 { for %j in 0..8 { for %c in 0..8 tile 8 lanes 8 { store %x[%i, %j, %c], %y[%i, %j, %c] } } }
+    }"""
+    dense, strided = planes.replace("LAYOUT", ""), planes.replace("LAYOUT", "{1, 0, 2}")
+    after = dense.replace("%y[%i, %j, %c]", "%y[%i, %j, %c] nontemporal")
+    check_pass("nontemporal-stores", before=dense, after=after, machine=Machine(l3=4000))
+    check_pass("nontemporal-stores", unchanged=strided, machine=Machine(l3=4000))  # eight until %i goes on
+
+
+def test_lines_of_all_results_are_open_together() -> None:
+    text = columns(4, 8).replace("out %y", "out %z: f32[1024], out %y")
+    text = text.replace("store %x[%i], %y[%i, 0]", "store %x[%i], %z[%i]  store %x[%i], %y[%i, 0]")
+    check_pass("nontemporal-stores", unchanged=text, machine=Machine(l3=4000), remark="%z: more than 4 lines")
+
+
+def test_another_result_of_whole_lines_bypasses_the_caches() -> None:
+    text = (
+        columns(5, 16).replace("out %y: f32", "out %z: f32[1024], out %y: bf16").replace("%x[%i]", "cast<bf16>(%x[%i])")
+    )
+    text = text.replace(", %y[%i, 0]", ", %y[%i, 0]  store %x[%i], %z[%i]")
+    after = text.replace("%z[%i]", "%z[%i] nontemporal")
+    check_pass("nontemporal-stores", before=text, after=after, machine=Machine(l3=4000), remark="%y: more than 4 lines")
