@@ -333,6 +333,7 @@ class GPU(Machine):
     )
     base_registers: int = quantity(36, "registers", "Of a thread besides accumulators and operands.", COUNTED)
     epilogue_registers: int = quantity(3, "registers", "For each operation on the results of a product.", COUNTED)
+    branch_registers: int = quantity(10, "registers", "Of code on results that branches, beside their values.", COUNTED)
     fma_operand_registers: float = quantity(1.5, "1", "For each accumulator of a product without matrix unit.", COUNTED)
     thread_elements: int = quantity(16, "elements", "Of a block of values in one thread, at most.", UNMEASURED)
     max_warps: int = quantity(16, "warps", "Of a block.", UNMEASURED)

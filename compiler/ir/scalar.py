@@ -32,7 +32,8 @@ class Primitive:
 
     `result_rule` is "same" (dtype of the operands), "bool", "branch" (dtype of the second operand; the first is bool)
     or "given" (the caller names the dtype).  `evaluate` implements it on NumPy arrays.  `cost` is its estimated
-    cost in multiply-adds on a CPU with wide vectors.
+    cost in multiply-adds on a CPU with wide vectors.  On a GPU its code in f32 `branches` where some
+    arguments take another path.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Primitive:
     evaluate: Callable[..., Any]
     cost: int = 1
     infix: str = ""
+    branches: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,14 +288,14 @@ _PRIMITIVES = (
     P("add", 2, "same", np.add, infix="+"),
     P("sub", 2, "same", np.subtract, infix="-"),
     P("mul", 2, "same", np.multiply, infix="*"),
-    P("div", 2, "same", numpy_primitives.divide, 8, infix="/"),
-    P("rem", 2, "same", np.fmod, 8),  # sign of the dividend, as C has it
+    P("div", 2, "same", numpy_primitives.divide, 8, infix="/", branches=True),
+    P("rem", 2, "same", np.fmod, 8, branches=True),  # sign of the dividend, as C has it
     P("fma", 3, "same", numpy_primitives.fma),  # x * y + z, rounded once
     P("neg", 1, "same", np.negative),
     P("abs", 1, "same", np.abs),
     P("min", 2, "same", np.minimum),  # NaN where either is NaN
     P("max", 2, "same", np.maximum),
-    P("sqrt", 1, "same", np.sqrt, 12),
+    P("sqrt", 1, "same", np.sqrt, 12, branches=True),
     P("floor", 1, "same", np.floor),
     P("ceil", 1, "same", np.ceil),
     P("trunc", 1, "same", np.trunc),
@@ -327,20 +329,20 @@ _PRIMITIVES = (
     P("exp_ftz", 1, "same", numpy_primitives.exp_ftz, 10),
     P("exp2_ftz", 1, "same", numpy_primitives.exp2_ftz, 10),
     P("expm1", 1, "same", np.expm1, 16),
-    P("log", 1, "same", np.log, 16),
-    P("log2", 1, "same", np.log2, 16),
-    P("log1p", 1, "same", np.log1p, 18),
+    P("log", 1, "same", np.log, 16, branches=True),
+    P("log2", 1, "same", np.log2, 16, branches=True),
+    P("log1p", 1, "same", np.log1p, 18, branches=True),
     P("tanh", 1, "same", np.tanh, 18),
-    P("erf", 1, "same", numpy_primitives.erf, 20),
-    P("sin", 1, "same", np.sin, 20),
-    P("cos", 1, "same", np.cos, 20),
-    P("tan", 1, "same", np.tan, 30),
+    P("erf", 1, "same", numpy_primitives.erf, 20, branches=True),
+    P("sin", 1, "same", np.sin, 20, branches=True),
+    P("cos", 1, "same", np.cos, 20, branches=True),
+    P("tan", 1, "same", np.tan, 30, branches=True),
     P("asin", 1, "same", np.arcsin, 30),
     P("acos", 1, "same", np.arccos, 30),
-    P("atan", 1, "same", np.arctan, 30),
-    P("sinh", 1, "same", np.sinh, 20),
+    P("atan", 1, "same", np.arctan, 30, branches=True),
+    P("sinh", 1, "same", np.sinh, 20, branches=True),
     P("cosh", 1, "same", np.cosh, 20),
-    P("pow", 2, "same", np.power, 40),
+    P("pow", 2, "same", np.power, 40, branches=True),
     P("rsqrt", 1, "same", lambda x: np.reciprocal(np.sqrt(x)), 16),
 )
 del P

@@ -27,12 +27,12 @@ from compiler.codegen.triton.expressions import (
     BlockValue,
     LocalBlock,
     TritonExprEmitter,
-    conjunction,
     covers,
     size_key,
 )
 from compiler.codegen.triton.reductions import is_short, reduce_axis, reduce_identity
 from compiler.codegen.triton.source_scopes import INNERMOST, SourceScopes
+from compiler.codegen.triton.subtiles import split_read_blocks
 from compiler.codegen.triton.triton_names import HELPERS, RESERVED, TritonError, dtype_names, literal, reduce_helper
 from compiler.ir.scalar import Const, Expr, PrimitiveCall, const
 from compiler.ir.symbolic.index_atoms import format_index
@@ -107,6 +107,7 @@ class TritonKernelEmitter:
         self.sizes = {s.name: self.fresh_name(s.name) for s in self.dynamic_sizes}
         self.exprs.names |= {size_key(size): BlockValue(name) for size, name in self.sizes.items()}
         self.index_blocks: dict[str, BlockValue] = {}  # by their text
+        self.starts: dict[str, str] = {}  # first index of each loop's block
         self.local_depths: dict[str, int] = {}  # number of loops around each local buffer
         stores = Counter(s.buffer for s in tile.walk(kernel.body) if isinstance(s, Store))
         self.reassigned = {buffer for buffer, count in stores.items() if count > 1}
@@ -231,10 +232,30 @@ class TritonKernelEmitter:
                 f"@{self.kernel.name}: a read-modify-write statement next to a parallel loop needs its own kernel"
             )
         outer = self.source.line
-        for stmt, line in self.statement_lines.in_block(body, outer):
+        self.emit_located(tuple(self.statement_lines.in_block(body, outer)))
+        self.source.line = outer
+
+    def emit_located(self, stmts: Sequence[tuple[Stmt, int]]) -> None:
+        """Emit statements with their lines; those after a product once for each part of its columns."""
+        for k, (stmt, line) in enumerate(stmts):
             self.source.line = line
             self.emit_stmt(stmt)
-        self.source.line = outer
+            if self.kernel.subtiles > 1 and isinstance(stmt, Reduce) and stmt.name in self.exprs.products:
+                column, rest = self.exprs.names[stmt.name].axes[-1], stmts[k + 1 :]
+                for _ in self.parts_of_columns(column, tuple(s for s, _ in rest)):
+                    self.emit_located(rest)
+                return
+
+    def parts_of_columns(self, column: str, body: tile.Block) -> Iterator[None]:
+        """Yield for each part of a loop's block, with that loop and the values that `body` reads in this part only."""
+        whole, count = self.exprs.loops[column], self.kernel.subtiles
+        parts = split_read_blocks(self.exprs, column, body, count, self.fresh_name, self.source.write)
+        part = self.exprs.loops[column] = whole.with_(tile=whole.tile // count)
+        for k, blocks in enumerate(parts):
+            start = f"{self.starts[column]} + {k * part.tile}" if k else self.starts[column]
+            index = self.index_block(part, self.block_indices(part, start), INNERMOST)
+            self.exprs.names |= {**blocks, column: index}
+            yield
 
     def is_read_modify_write(self, stmt: Stmt) -> bool:
         """Return True if a statement outside parallel loops writes a parameter that it reads: it must not run in every program."""
@@ -284,16 +305,11 @@ class TritonKernelEmitter:
         else:
             text = self.exprs.expr_text(value, axes)
         self.record_block_size(axes)
-        pointer, mask = self.exprs.pointer(buffer, index, axes), self.mask_argument(axes)
+        pointer, mask = self.exprs.pointer(buffer, index, axes), self.exprs.mask_argument(axes)
         is_narrow = self.exprs.types[buffer].dtype.bytes < RESULT_BYTES
         if self.exprs.products and len(axes) > 1 and is_narrow and not mask:
             pointer, text = (f"tl.reshape({block}, ({self.exprs.size(axes)},))" for block in (pointer, text))
         self.source.write(f"tl.store({pointer}, {text}{mask})")
-
-    def mask_argument(self, axes: Sequence[str]) -> str:
-        """Return the mask argument of a store over `axes`; "" if no block is partial."""
-        tests = self.exprs.bounds_tests(axes, axes)
-        return f", mask={conjunction(tests)}" if tests else ""
 
     def store_local_block(self, buffer: str, index: Sequence[Dim], value: Expr) -> None:
         """Bind the block that a local buffer holds from here on; one store must write all of it."""
@@ -327,7 +343,9 @@ class TritonKernelEmitter:
         block = self.exprs.names[stmt.name]
         low, high = (self.exprs.index_text(d, block.axes) for d in (stmt.low, stmt.high))
         test = f"({block.name} >= {low}) & ({block.name} < {high})"
-        self.source.write(f'tl.device_assert({test}, "index outside {low}..{high}"{self.mask_argument(block.axes)})')
+        self.source.write(
+            f'tl.device_assert({test}, "index outside {low}..{high}"{self.exprs.mask_argument(block.axes)})'
+        )
         self.exprs.names[stmt.name] = replace(block, depth=self.source.depth)  # loads follow the check
 
     # loops
@@ -367,10 +385,14 @@ class TritonKernelEmitter:
             if not (start.isidentifier() or start.isdecimal()):
                 start = self.bind(start, (), f"{r.var}_start", depth).name
             self.exprs.names[start_key(r.var)] = BlockValue(start, (), self.source.outermost_depth(depth))
-        index = start if r.tile == 1 else f"{start} + tl.arange(0, {r.tile})".removeprefix("0 + ")
-        index = f"tl.cast({index}, tl.int64)" if self.needs_int64_index else index
-        self.exprs.loops[r.var] = r
-        self.exprs.names[r.var] = self.index_block(r, index, depth)
+        self.exprs.enter_loop(r)
+        self.starts[r.var] = start
+        self.exprs.names[r.var] = self.index_block(r, self.block_indices(r, start), depth)
+
+    def block_indices(self, r: Range, start: str) -> str:
+        """Return the indices of a loop's block that begins at `start`."""
+        text = start if r.tile == 1 else f"{start} + tl.arange(0, {r.tile})".removeprefix("0 + ")
+        return f"tl.cast({text}, tl.int64)" if self.needs_int64_index else text
 
     def index_block(self, r: Range, text: str, depth: int) -> BlockValue:
         """Return the indices of a loop's block; loops one after another share a name, nested ones do not."""

@@ -89,9 +89,16 @@ class TritonExprEmitter:
         self.local_blocks: dict[str, LocalBlock] = {}
         self.local_scalars: dict[str, BlockValue] = {}  # the variable of each local buffer of rank 0
         self.loops: dict[str, Range] = {}  # all loops in scope, outermost first
+        self.partial_loops: set[str] = set()  # those whose last block may be partial
         self.helpers: set[str] = set()
         self.products: set[str] = set()  # results of tl.dot
         self.last_axes = contiguous_loops(kernel)
+
+    def enter_loop(self, r: Range) -> None:
+        """Bring a loop into scope."""
+        self.loops[r.var] = r
+        self.partial_loops -= {r.var}
+        self.partial_loops |= {r.var} if has_partial_block(r) else set()
 
     # axes
 
@@ -214,8 +221,13 @@ class TritonExprEmitter:
         return [
             f"{self.align_axes(self.names[v], axes)} < {self.index_text(self.loops[v].hi, axes)}"
             for v in loops
-            if has_partial_block(self.loops[v])
+            if v in self.partial_loops
         ]
+
+    def mask_argument(self, axes: Sequence[str]) -> str:
+        """Return the mask argument of a store over `axes`; "" if no block is partial."""
+        tests = self.bounds_tests(axes, axes)
+        return f", mask={conjunction(tests)}" if tests else ""
 
     def pointer(self, buffer: str, index: Sequence[Dim], axes: Sequence[str]) -> str:
         """Return the block of pointers to element `index` of a parameter, over `axes`."""
@@ -357,7 +369,7 @@ class TritonExprEmitter:
 
     def masked_text(self, e: Expr, axes: tuple[str, ...], own: Iterable[str], fill: Const) -> str:
         """Return `e` at every index of `axes`, and `fill` outside the extents of the loops `own`."""
-        partial = [v for v in own if has_partial_block(self.loops[v])]
+        partial = [v for v in own if v in self.partial_loops]
         covers_axes = set(self.axes(e)) == set(axes)
         if isinstance(e, PrimitiveCall) and is_guarded_load(e):
             e = e.operands[1]

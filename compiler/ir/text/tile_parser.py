@@ -75,10 +75,11 @@ def _read_kernel(c: Cursor) -> Kernel:
     max_registers = c.expect_integer() if c.accept("max_registers") else 0
     persistent = c.expect_integer() if c.accept("persistent") else 0
     warp_specialized = c.accept("warp_specialized")
+    subtiles = c.expect_integer() if c.accept("subtiles") else 0
     body = _read_body(c, scope)
     c.index_names = None
     params = tuple(p for p in read if p is not None)
-    return Kernel(name, params, body, max_chunks, warps, max_registers, persistent, warp_specialized)
+    return Kernel(name, params, body, max_chunks, warps, max_registers, persistent, warp_specialized, subtiles)
 
 
 def read_condition(c: Cursor) -> Dim:

@@ -77,7 +77,7 @@ def print_kernel_parts(kernel: Kernel) -> tuple[str, int, dict[int, int]]:
     max_chunks = "" if kernel.max_chunks is None else f" max_chunks {kernel.max_chunks}"
     numbers = {"warps": kernel.warps, "max_registers": kernel.max_registers, "persistent": kernel.persistent}
     schedule = max_chunks + "".join(f" {what} {n}" for what, n in numbers.items() if n)
-    schedule += " warp_specialized" * kernel.warp_specialized
+    schedule += " warp_specialized" * kernel.warp_specialized + f" subtiles {kernel.subtiles}" * bool(kernel.subtiles)
     header = write_header(f"kernel {format_global_name(kernel.name)}", params, schedule)
     text = "\n".join([header, *map(indent, printer.print_block(kernel.body)), "}"])
     return text, 1 + header.count("\n"), printer.heights

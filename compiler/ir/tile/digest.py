@@ -31,6 +31,7 @@ def kernel_digest(kernel: Kernel) -> str:
         kernel.max_registers,
         kernel.persistent,
         kernel.warp_specialized,
+        kernel.subtiles,
     )
     writer.block(kernel.body)
     return hashlib.sha256("\n".join(writer.lines).encode()).hexdigest()[:32]

@@ -1,6 +1,6 @@
 """Tile IR of kernels: loops over tiles of an index space, with scalar semantics.
 
-    kernel    ::= "kernel" @name "(" (size | param),* ")" ["max_chunks" dim] ["warps" int] ["max_registers" int] ["persistent" int] ["warp_specialized"] "{" stmt* "}"
+    kernel    ::= "kernel" @name "(" (size | param),* ")" ["max_chunks" dim] ["warps" int] ["max_registers" int] ["persistent" int] ["warp_specialized"] ["subtiles" int] "{" stmt* "}"
     size      ::= "size" name "in" int ".." int "hint" int
     param     ::= ("in" | "const" | "out" | "inout" | "scratch") %name ":" type ["descriptor"]
     stmt      ::= %name "=" expr                                            Let
@@ -48,7 +48,7 @@ Both statements stand outside tiled loops, and a copy is complete before its buf
 On a GPU each iteration of the parallel loops over tiles is a program of `warps` warps, whose threads have at most `max_registers`
 registers; without these numbers, code generation and the assembler choose.
 With `persistent P` there are P programs, each of which takes every P-th iteration.  `warp_specialized` gives the loads and the matrix
-instructions to warps of their own.  Tiles of a parameter with a `descriptor` are copied as boxes of a tensor (TMA).
+instructions to warps of their own.  With `subtiles S`, what follows a product is computed in S parts of the columns of its block, one after another.  Tiles of a parameter with a `descriptor` are copied as boxes of a tensor (TMA).
 
 A `size` is a dynamic size: an integer in the given range, passed at run time, allowed in types, bounds and indices.  Its `hint`
 is the value that decisions about speed assume.
@@ -320,7 +320,7 @@ class Kernel:
 
     On a GPU, a program has `warps` warps, and a thread at most `max_registers` registers; 0 if that is not chosen.
     If `persistent` is not 0, that many programs take the iterations of the parallel loops in turn; with `warp_specialized`
-    their warps differ in what they do.
+    their warps differ in what they do.  With `subtiles`, what follows a product is computed in so many parts of its columns.
     """
 
     name: str
@@ -331,6 +331,7 @@ class Kernel:
     max_registers: int = 0
     persistent: int = 0
     warp_specialized: bool = False
+    subtiles: int = 0
 
     def with_body(self, body: Block) -> Kernel:
         return self if body is self.body else replace(self, body=body)

@@ -85,6 +85,8 @@ def _check_params(kernel: Kernel) -> Iterator[str]:
         yield f"max_registers {kernel.max_registers} must be positive"
     if kernel.persistent < 0 or (kernel.warp_specialized and not kernel.persistent):
         yield f"persistent {kernel.persistent} must be positive, for specialized warps too"
+    if kernel.subtiles < 0 or kernel.subtiles & (kernel.subtiles - 1):
+        yield f"subtiles {kernel.subtiles} must be a power of two"
 
 
 def _check_size_names(kernel: Kernel) -> Iterator[str]:
