@@ -27,6 +27,7 @@ from compiler.frontend.decompositions import autograd_decompositions
 from compiler.frontend.dynamo import (
     FunctionalGraph,
     PassthroughInput,
+    argument_names,
     import_functional,
     unmutated_weights,
 )
@@ -80,7 +81,8 @@ def tilewright(
         kind: str = "inference",
     ) -> BoxedFunction:
         with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
-            imported = import_functional(graph, frozen=frozen, fallback=settings.fallback)
+            names = argument_names(graph, module)
+            imported = import_functional(graph, frozen=frozen, names=names, fallback=settings.fallback)
             compiled = compile_graph(imported.graph, settings, imported.bounds, imported.runtime_assertions)
         run = as_boxed_function(imported, compiled)
         record_program(dynamo_backend, run, TorchProgram(compiled, kind, compile_id))

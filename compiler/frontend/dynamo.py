@@ -8,7 +8,12 @@ from typing import Any, TypeAlias, Union
 
 import torch
 from torch._dynamo.utils import get_static_address_type
-from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch._functorch._aot_autograd.descriptors import (
+    AOTInput,
+    InputMutationAOTOutput,
+    PlainAOTInput,
+    SubclassGetAttrAOTInput,
+)
 
 from compiler.frontend.calling_convention import (
     ConstantOutput,
@@ -30,6 +35,7 @@ from compiler.frontend.memory_format import (
 )
 from compiler.frontend.output_aliasing import InputView, input_views, is_alias
 from compiler.frontend.promotion import SymbolicScalar
+from compiler.frontend.source_location import argument_name
 from compiler.frontend.sympy_conversion import to_bounds, to_dim
 from compiler.frontend.unbacked_symbols import tensor_type
 from compiler.ir.graph.graph import Graph
@@ -78,16 +84,19 @@ class FunctionalGraph:
 
 
 def import_functional(
-    module: torch.fx.GraphModule, *, frozen: Sequence[tuple[int, torch.Tensor]] = (), fallback: str = "error"
-) -> FunctionalGraph:
+    module: torch.fx.GraphModule, *, frozen: Sequence[tuple[int, torch.Tensor]] = (), names: Mapping[int, str] | None = None,
+    fallback: str = "error",
+) -> FunctionalGraph:  # fmt: skip
     """Import a functional ATen graph.
 
     Arguments in `frozen`, given by position and value, become constants, the others inputs.  An integer that is no
-    tensor's size comes in as a size carrier.  Raises UnsupportedOpError as `import_exported` does.
+    tensor's size comes in as a size carrier.  Errors call arguments as `names` does, where it has their position.
+    Raises UnsupportedOpError as `import_exported` does.
     """
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-    constants = {placeholders[k]: constant_node(as_data(tensor, placeholders[k].name)) for k, tensor in frozen}
-    inputs = _select_inputs(placeholders, constants)
+    user_names = {n: (names or {}).get(k, n.name) for k, n in enumerate(placeholders)}
+    constants = {placeholders[k]: constant_node(as_data(tensor, user_names[placeholders[k]])) for k, tensor in frozen}
+    inputs = _select_inputs(user_names, constants)
     logical = [(s, permuted_node(n, inverse(s.permutation)) if isinstance(s, UserInput) else n) for s, n in inputs]
     values = {n: to_dim(n.meta["val"]) for n in placeholders if isinstance(n.meta["val"], (int, torch.SymInt))}
     values |= {placeholders[s.position]: node for s, node in logical if isinstance(s, UserInput)}
@@ -130,6 +139,25 @@ def _symbol_bounds(placeholders: Sequence[torch.fx.Node]) -> dict[str, tuple[int
     return {name: to_bounds(r) for name, r in ranges.items() if r is not None}
 
 
+def argument_names(graph: torch.fx.GraphModule, captured: torch.fx.GraphModule) -> dict[int, str]:
+    """Return what the user's program calls the arguments of `graph`, from AOTAutograd, by position, as far as it has a name.
+
+    `captured` is Dynamo's graph.
+    """
+    captured_names = list(map(argument_name, captured.graph.find_nodes(op="placeholder")))
+
+    def name(described: AOTInput | None) -> str:
+        match described:
+            case PlainAOTInput(idx=k):
+                return captured_names[k]
+            case SubclassGetAttrAOTInput(base=base, attr=attribute) if name(base):
+                return f"{name(base)}.{attribute}"
+        return getattr(described, "target", "")  # of a parameter or buffer that is an attribute of `captured`
+
+    names = {k: name(n.meta.get("desc")) for k, n in enumerate(graph.graph.find_nodes(op="placeholder"))}
+    return {k: found for k, found in names.items() if found}
+
+
 def unmutated_weights(
     graph: torch.fx.GraphModule, captured: torch.fx.GraphModule, inputs: Sequence[Any]
 ) -> list[tuple[int, torch.Tensor]]:
@@ -149,11 +177,15 @@ def unmutated_weights(
 
 
 def _select_inputs(
-    placeholders: Sequence[torch.fx.Node], constants: dict[torch.fx.Node, Node]
+    user_names: Mapping[torch.fx.Node, str], constants: dict[torch.fx.Node, Node]
 ) -> list[tuple[FunctionalInputSource, Node]]:
-    """Return the graph inputs: the tensors that are used, and a carrier of every size that they do not define."""
+    """Return the graph inputs: the tensors that are used, and a carrier of every size that they do not define.
+
+    `user_names` holds all placeholders, with the names that errors give them.
+    """
+    placeholders = list(user_names)
     typed = [
-        (k, n, tensor_type(n.meta["val"], name=n.name))
+        (k, n, tensor_type(n.meta["val"], name=user_names[n]))
         for k, n in enumerate(placeholders)
         if isinstance(n.meta["val"], torch.Tensor) and n not in constants
     ]
@@ -198,7 +230,7 @@ def _user_input(position: int, n: torch.fx.Node) -> tuple[UserInput, Node]:
     """Return the graph input of a tensor argument, in the order of its memory."""
     value: torch.Tensor = n.meta["val"]
     source = UserInput(position, argument_permutation(value))
-    return source, input_node(n.name, tensor_type(permuted_view(value, source.permutation), name=n.name))
+    return source, input_node(n.name, tensor_type(permuted_view(value, source.permutation)))
 
 
 def _result_source(value: Any, returned: Any, stored: dict[tuple[Node, Permutation], Node]) -> FunctionalResult:

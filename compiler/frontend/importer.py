@@ -46,6 +46,7 @@ from compiler.ir.graph.node import CONSTANT, Node, input_node
 from compiler.ir.graph.partition import symbol_names
 from compiler.ir.location import default_loc
 from compiler.ir.symbolic.index_expr import var
+from compiler.ir.torch_types import is_supported_dtype
 from compiler.ir.types import TensorType
 
 DROPPED_OPERATORS = frozenset({
@@ -309,6 +310,7 @@ class Importer:
         results = result_tensors(node.meta.get("val"))
         can_call = isinstance(node.target, torch._ops.OpOverload) or str(node.target) in FUNCTIONALIZED_OPERATORS
         can_call = bool(results) and can_call and str(node.target) not in QUANTIZED_TENSOR_OPERATORS
+        can_call = can_call and all(is_supported_dtype(r.dtype) for r in results)
         if self.fallback == "eager" and can_call:
             try:
                 call = self._eager_call(node, results, reason)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, Union
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx.traceback import annotate_fn
 
 from compiler.errors import ArgumentError, TilewrightError
 from compiler.frontend.module_export import export_module
@@ -116,6 +117,7 @@ def _as_module(function: Callable[..., Any]) -> torch.nn.Module:
     def forward(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
+    annotate_fn({})(inspect.unwrap(function))  # `torch.export` keeps lines of `forward`, and of what is annotated
     with suppress(ValueError):  # functions of PyTorch that are written in C have no signature
         forward.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     name = re.sub(r"\W", "", getattr(function, "__name__", type(function).__name__))

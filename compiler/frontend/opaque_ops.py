@@ -13,7 +13,7 @@ import torch
 from torch._guards import detect_fake_mode
 from torch.utils._pytree import tree_leaves
 
-from compiler.ir.torch_types import from_torch
+from compiler.ir.torch_types import is_opaque_dtype
 
 RANDOM_REASON = "random"
 COMPLEX_REASON = "complex numbers"
@@ -68,11 +68,9 @@ def opaque_reason(overload: Any) -> str:
 def opaque_dtype_reason(node: torch.fx.Node) -> str:
     """Return the reason why only PyTorch computes with the elements of an operand or a result of `node`; empty if there is none."""
     values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-    tensors = (t for value in values for t in tree_leaves(value) if isinstance(t, torch.Tensor))
-    opaque = sorted(
-        {COMPLEX_REASON if t.is_complex() else f"{d} elements" for t in tensors if (d := from_torch(t.dtype)).is_opaque}
-    )
-    return ", ".join(opaque)
+    tensors = [t for value in values for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
+    opaque = {COMPLEX_REASON if t.is_complex() else f"{t.dtype} elements" for t in tensors if is_opaque_dtype(t.dtype)}
+    return ", ".join(sorted(opaque))
 
 
 def has_data_dependent_shape(overload: Any) -> bool:

@@ -22,6 +22,9 @@ _SKIPPED = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(compiler._
 COMPILED_MODULE = ("self", "fn")
 """Names under which Dynamo knows the module that is compiled: in its own `forward`, and in PyTorch's wrapper around it."""
 
+CONTAINERS = frozenset({"_modules", "_parameters", "_buffers"})
+"""Attributes of a module that hold its submodules, parameters and buffers by name."""
+
 MODULE_STACKS = ("nn_module_stack", "fwd_nn_module_stack")
 """Metadata with the modules around a node, from the outermost; the second is of a node in a backward graph."""
 
@@ -42,11 +45,17 @@ def module_path(node: torch.fx.Node) -> str:
     return _without_source(str(path))
 
 
+def argument_name(placeholder: torch.fx.Node) -> str:
+    """Return the name in the user's program of an argument of a graph that Dynamo captured, or a path from such a name."""
+    argument = placeholder.meta.get("grapharg")
+    return _without_source(argument.source.name) if argument is not None else placeholder.name
+
+
 @cache
 def _without_source(path: str) -> str:
     """Return Dynamo's `L['self'].layers.0` as `layers.0`, and `G['model'].layers[0]` as `model.layers.0`."""
     path = _SOURCE.sub(lambda m: "" if m["name"] in COMPILED_MODULE else m["name"], path)
-    return ".".join(_PATH_PART.findall(path))
+    return ".".join(part for part in _PATH_PART.findall(path) if part not in CONTAINERS)
 
 
 @cache

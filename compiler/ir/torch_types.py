@@ -27,14 +27,19 @@ def to_torch(dtype: DType) -> torch.dtype:
 def from_torch(dtype: torch.dtype, name: str = "") -> DType:
     """Return the element type of a `torch.dtype`; TypeRuleError, for the value called `name`, if there is none."""
     if dtype not in _FROM_TORCH:
-        remedy = "view it as a dtype of whole bytes, such as torch.uint8"
+        remedy = "use a dtype of whole bytes, as in x.view(torch.uint8)"
         raise TypeRuleError(f"{f'{name}: ' if name else ''}{dtype} is not supported; {remedy}")
     return _FROM_TORCH[dtype]
 
 
+def is_supported_dtype(dtype: torch.dtype) -> bool:
+    """Return True for a dtype that values of a graph may have."""
+    return dtype in _FROM_TORCH
+
+
 def is_opaque_dtype(dtype: torch.dtype) -> bool:
     """Return True for a dtype that only PyTorch computes with, or that is not supported at all."""
-    return dtype not in _FROM_TORCH or _FROM_TORCH[dtype].is_opaque
+    return not is_supported_dtype(dtype) or _FROM_TORCH[dtype].is_opaque
 
 
 def element_type(tensor: torch.Tensor, name: str = "") -> DType:

@@ -71,6 +71,8 @@ def test_a_function_keeps_its_name_its_signature_and_its_lines() -> None:
     torch.testing.assert_close(compiled(factor=3, x=x), double(x, 3))
     with pytest.raises(TilewrightError, match="argument factor is specialized to 3, but is 2"):
         compiled(x)
+    nodes = compiler.compile(torch.no_grad()(double), (x,)).compiled_graph.graph.nodes
+    assert {(n.loc.file, n.loc.line) for n in nodes if n.loc} == {(__file__, double.__code__.co_firstlineno + 1)}
     with pytest.raises(TilewrightError, match=rf"cannot trace lambda at {__file__}:\d+: .*len"):
         compiler.compile(lambda x: len(None) + x, (x,))  # type: ignore[arg-type]  # wrong on purpose
 

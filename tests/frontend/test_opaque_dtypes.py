@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 from frontend_kit import FunctionModule
-from torch import Tensor
+from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
+from torch.utils._dtype_abbrs import dtype_abbrs
 
 import compiler
 from compiler.errors import ArgumentError, TypeRuleError, UnsupportedOpError
@@ -82,10 +84,83 @@ def test_numbers_and_sizes() -> None:
 
 def test_a_dtype_without_kernels_in_pytorch_is_refused_by_name() -> None:
     q = torch.zeros(4, dtype=torch.uint4)
-    with pytest.raises(
-        TypeRuleError, match=r"args_0: torch\.uint4 is not supported; view it as a dtype of whole bytes"
-    ):
+    with pytest.raises(TypeRuleError, match=r"args_0: torch\.uint4 is not supported; use a dtype of whole bytes"):
         compiler.compile(FunctionModule(lambda q: q.view(torch.uint8)), (q,))
+
+
+@pytest.fixture
+def printable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let PyTorch print graphs with 4-bit integers, as it does where its log is captured; it has no name for them."""
+    monkeypatch.setitem(dtype_abbrs, torch.uint4, "u4")
+
+
+class Packed(nn.Module):
+    """Hold integers of 4 bits, in a module of a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("packed", torch.empty(4, dtype=torch.uint4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.packed.view(torch.uint8)
+
+
+def keyword(x: Tensor, **weights: Tensor) -> Tensor:
+    return x + weights["q"].view(torch.uint8)
+
+
+NAMED: dict[str, tuple[Callable[..., Any], dict[str, Tensor], str]] = {
+    "buffer": (nn.Sequential(nn.Identity(), Packed()), {}, "1.packed"),
+    "argument": (keyword, {"q": torch.empty(4, dtype=torch.uint4)}, "weights.q"),
+}
+
+
+@pytest.mark.usefixtures("printable")
+@pytest.mark.parametrize("case", NAMED)
+@pytest.mark.parametrize("freezing", [False, True])
+def test_torch_compile_names_a_tensor_of_such_a_dtype_as_the_user_does(case: str, freezing: bool) -> None:
+    function, weights, name = NAMED[case]
+    compiled = torch.compile(function, backend="tilewright", options={"freezing": freezing})
+    with (
+        pytest.raises(
+            BackendCompilerFailed, match=rf"TypeRuleError: {name}: torch\.uint4 is not supported; use a dtype"
+        ),
+        torch.no_grad(),
+    ):
+        compiled(torch.randn(4), **weights)
+
+
+def cast(x: Tensor) -> Tensor:
+    return x.to(torch.uint4).view(torch.uint8) + 1
+
+
+def viewed(x: Tensor) -> Tensor:
+    return x.to(torch.uint8).view(torch.uint4).clone().view(torch.uint8)
+
+
+def allocated(x: Tensor) -> Tensor:
+    return x + torch.empty(4, dtype=torch.uint4).view(torch.uint8)
+
+
+def compile_ahead(function: Callable[..., Any], x: Tensor) -> None:
+    compiler.compile(function, (x,))
+
+
+def compile_at_call(function: Callable[..., Any], x: Tensor) -> None:
+    torch._dynamo.reset()
+    torch.compile(function, backend="tilewright")(x)
+
+
+@pytest.mark.usefixtures("printable")
+@pytest.mark.parametrize("function", [cast, viewed, allocated])
+@pytest.mark.parametrize("entry", [compile_ahead, compile_at_call])
+def test_the_line_that_makes_a_tensor_of_such_a_dtype_is_reported_once(function: Any, entry: Any) -> None:
+    with pytest.raises((UnsupportedOpError, BackendCompilerFailed), match=r"1 operation\(s\)") as caught:
+        entry(function, torch.randn(4))
+    message, line = str(caught.value), function.__code__.co_firstlineno + 1
+    assert message.count("torch.uint4 is not supported; use a dtype of whole bytes, as in x.view(torch.uint8)") == 1
+    assert f"at {__file__}:{line}: return x" in message
+    assert "fallback" not in message
 
 
 def test_sparse_tensors_are_refused_by_name() -> None:
