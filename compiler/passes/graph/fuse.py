@@ -71,7 +71,7 @@ class Fuse(GraphPass):
     %s = sigmoid %x  %y = mul %s, %x  ->  %y = fused (%x) { %s = sigmoid %x  %y = mul %s, %x  return %y }
 
     Visits users before producers.  An op joins the kernel of its users if the fused kernel can be lowered and costs no
-    more than separate kernels.  Views, and ops that read no more than they write, are recomputed in every user instead.
+    more than separate kernels; chains of elementwise ops join together.  Views, and ops that read no more than they write, are recomputed in every user instead.
     Constants that are wider than what they are computed from are unpacked where they are used.
     A value with other users becomes a further result of the kernel.
     """
