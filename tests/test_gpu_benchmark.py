@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -16,8 +15,9 @@ from benchmarks import gpu
 from benchmarks.budgeted_process import BudgetedProcess
 from benchmarks.gpu import Measurement, Row, geometric_means, measure_row
 from benchmarks.gpu_cases import KERNELS, MODELS, ROWS
+from tests.triton_process import NEEDS_TRITON
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
+pytestmark = NEEDS_TRITON
 
 INTERPRETED = ("silu(x * 2 + b), f32", "column sums, f32", "matmul 4096, bf16", "causal attention 4096 x 128, bf16", "gelu(linear), f16", "GPT-2 decode")  # fmt: skip
 

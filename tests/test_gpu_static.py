@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from importlib.util import find_spec
 
 import pytest
 
 from benchmarks.gpu_static import StaticRow, case, faults, static_rows
 from compiler.ir import ops
+from tests.triton_process import NEEDS_TRITON
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
+pytestmark = NEEDS_TRITON
 
 CASES = {
     "softmax": case("softmax", lambda x: ops.softmax(x, dim=1), "f32[1024, 512]"),

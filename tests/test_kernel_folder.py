@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,9 @@ from torch.export import Dim
 import compiler
 from compiler.errors import TargetError
 from compiler.tools.cli import main
+from tests.triton_process import NEEDS_TRITON
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
+pytestmark = NEEDS_TRITON
 
 RUN = """
 import torch, run

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
 
@@ -17,6 +16,7 @@ import compiler
 from benchmarks.networks.mobile import MobileNet
 from tests.codegen.native import runnable_targets
 from tests.frontend.frontend_kit import require
+from tests.triton_process import NEEDS_TRITON
 
 require("torchao")  # before the imports from it (E402)
 
@@ -182,7 +182,7 @@ def run_on_gpu(program: bytes, x: Tensor) -> tuple[Tensor, list[str]]:
     return compiled(x), decisions(compiled)
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
+@NEEDS_TRITON
 def test_triton_gives_the_same_codes(
     interpreter: ProcessPoolExecutor, coded_images: tuple[nn.Module, Tensor, Tensor]
 ) -> None:

@@ -1,12 +1,16 @@
-"""Processes for Triton: it reads the environment once, when it is imported."""
+"""Tests of Triton, an extra that may be missing, and processes for it: it reads the environment once, when it is imported."""
 
 from __future__ import annotations
 
 import os
 from concurrent.futures import ProcessPoolExecutor
+from importlib.util import find_spec
 from multiprocessing import get_context
 
+import pytest
 import torch
+
+NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
 
 
 def triton_process(interpret: bool) -> ProcessPoolExecutor:

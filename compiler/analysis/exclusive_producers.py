@@ -14,14 +14,14 @@ def exclusive_producers(
 ) -> list[Node]:
     """Return the values computed for `users` that only nodes `inside`, and such values, use, as far as `accepts` holds.
 
-    `order` numbers the nodes of the graph; results of the graph are not among the values.
+    `order` numbers the nodes of the graph.
     """
     producers, computed = list[Node](), set(inside)
     later_first = [-order[o] for m in users for o in m.operands]
     heapq.heapify(later_first)
     while later_first:
         m = graph.nodes[-heapq.heappop(later_first)]
-        if m not in computed and m not in graph.outputs and computed.issuperset(graph.users[m]) and accepts(m):
+        if m not in computed and computed.issuperset(graph.users[m]) and accepts(m):
             producers.append(m)
             computed.add(m)
             for o in m.operands:

@@ -35,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What follows a product: bytes of the values of one result that are live at once, and whether its code branches."""
+    """Code behind a product: bytes of the values of one result that are live at once, and whether it branches."""
 
     live_bytes: int
     branches: bool

@@ -22,6 +22,8 @@ class Issue:
     instructions: float = 0.0
     stalled: float = 0.0
 
+    # written out, as `dataclasses.astuple` copies deeply and an estimate adds many
+
     def __add__(self, other: Issue) -> Issue:
         return Issue(
             self.arithmetic + other.arithmetic,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from compiler.codegen.triton.emit import emit_triton
 from compiler.codegen.triton.loader import load_triton
 from compiler.codegen.triton.subtiles import split_text
 from compiler.ir.text.tile_parser import parse_kernel
+from tests.triton_process import NEEDS_TRITON
 
 TEXT = """kernel @f(in %x: f32[40, 32], in %w: f32[COLUMNS, 32], in %b: f32[COLUMNS], in %r: f32[40, COLUMNS], out %y: f32[40, COLUMNS])
     warps 4 SCHEDULE {
@@ -62,7 +62,7 @@ def interpreted(text: str, arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[Any
     return tensors[-1].numpy()
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
+@NEEDS_TRITON
 @pytest.mark.parametrize("columns", [128, 96, 70])
 @pytest.mark.parametrize("schedule", ["subtiles 2", "subtiles 4", "persistent 2 subtiles 2"])
 def test_parts_in_the_interpreter(interpreter: ProcessPoolExecutor, schedule: str, columns: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -15,8 +14,7 @@ from compiler.codegen.triton.resources import KernelResources
 from compiler.codegen.triton.targets import GPU_TARGETS
 from compiler.ir.text.tile_parser import parse_kernel, parse_program
 from compiler.runtime.gpu_executable import GPUExecutable
-
-NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
+from tests.triton_process import NEEDS_TRITON
 
 PRODUCT = """kernel @product(in %x: f16[3, ROWS, DEPTH] descriptor, in %w: f16[3, DEPTH, 72] descriptor, out %y: f16[3, ROWS, 72]) warps 4 SCHEDULE {
   parallel %b in 0..3 {

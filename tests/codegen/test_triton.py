@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,8 +33,9 @@ from compiler.ir.types import DTYPES, TensorType, f32
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.options import Options
 from compiler.pipeline import lower_and_schedule
+from tests.triton_process import NEEDS_TRITON
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
+pytestmark = NEEDS_TRITON
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Step: TypeAlias = tuple[str, tuple[str, ...]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
-from importlib.util import find_spec
 from multiprocessing import get_context
 
 import pytest
@@ -14,6 +13,7 @@ from compiler.codegen.triton.program_sources import emit_program
 from compiler.codegen.triton.targets import GPU_TARGETS
 from compiler.codegen.triton.triton_names import TritonError
 from compiler.ir.text.tile_parser import parse_kernel, parse_program
+from tests.triton_process import NEEDS_TRITON
 
 ROWS = """kernel @rows(size n in 2..{high} hint 500, in %x: f32[n, 40], out %y: f32[40, n]) {{
   parallel %i in 0..n tile 16 {{
@@ -41,7 +41,7 @@ def compiled_kinds(text: str) -> set[str]:
     return set(compile_offline(text, GPU_TARGETS["sm90"]).artefacts)
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
+@NEEDS_TRITON
 def test_long_and_short_sizes_compile_without_a_gpu() -> None:
     texts = [source(ROWS.format(high=high)) for high in (4096, 1 << 33)]
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # Triton may interpret in this one

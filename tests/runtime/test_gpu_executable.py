@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -31,8 +30,9 @@ from compiler.runtime.gpu_executable import GPUExecutable
 from compiler.runtime.gpu_timeline import GPUTimelineRecorder
 from compiler.torch_backend import target_of_device
 from tests.runtime.test_graph_replay import FakeGraphs
+from tests.triton_process import NEEDS_TRITON
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
+pytestmark = NEEDS_TRITON
 
 OPTIONS: dict[str, Any] = {"target": "sm90", "fallback": "eager"}
 Calls: TypeAlias = list[tuple[Tensor, ...]]

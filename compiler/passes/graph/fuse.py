@@ -71,8 +71,8 @@ class Fuse(GraphPass):
     %s = sigmoid %x  %y = mul %s, %x  ->  %y = fused (%x) { %s = sigmoid %x  %y = mul %s, %x  return %y }
 
     Visits users before producers.  An op joins the kernel of its users if the fused kernel can be lowered and costs no
-    more than separate kernels; chains of elementwise ops join together.  Views, and ops that read no more than they write, are recomputed in every user instead.
-    Constants that are wider than what they are computed from are unpacked where they are used.
+    more than separate kernels; chains of elementwise ops join together.  Views, and ops that read no more than they write,
+    are recomputed in every user instead.  Constants that are wider than what they are computed from are unpacked where they are used.
     A value with other users becomes a further result of the kernel.
     """
 
@@ -259,8 +259,8 @@ class GroupSearch:
         """Return the values computed for `n` and `g` only, down to contractions: `n` may fit only with all of them."""
 
         def is_plain(m: Node) -> bool:
-            reduces = isinstance(m.structure, Reduction)
-            return len(m.operands) < 2 if reduces else isinstance(m.structure, (Elementwise, IndexMap))
+            plain = isinstance(m.structure, (Elementwise, IndexMap))
+            return m not in self.outputs and (plain or (isinstance(m.structure, Reduction) and len(m.operands) < 2))
 
         inside = {n, *g.members}
         return exclusive_producers(self.graph, self.order, inside, inside, is_plain)
@@ -273,7 +273,7 @@ class GroupSearch:
 
         def joins(m: Node) -> bool:
             same = isinstance(m.structure, Elementwise) and m.shape == n.shape and m not in self.groups_of_node
-            return same and not self.epilogue_chain(m)
+            return same and m not in self.outputs and not self.epilogue_chain(m)
 
         return exclusive_producers(self.graph, self.order, [n], {n, *g.members}, joins) if joins(n) else []
 

@@ -213,11 +213,13 @@ def hoisted_ops(table: Accesses) -> int:
 
     0 for kernels with reductions, whose loops are ordered and tiled by other rules.
     """
+    body = [*walk(table.kernel.body)]
+    if any(isinstance(s, Reduce) for s in body):
+        return 0
     results = [a for a in table.all if a.is_store and table.roles[a.buffer] != "local"]
     inner = {next((r for r in a.loops if table.stride(a, r.var) == 1), None) for a in results}
     loop = inner.pop() if len(inner) == 1 else None
-    body = [*walk(table.kernel.body)]
-    if loop is None or any(isinstance(s, Reduce) for s in body):
+    if loop is None:
         return 0
     bindings = [s for s in body if isinstance(s, Let) and loop.var not in table.loops_by_name[s.name]]
     count = max(a.execution_count for a in results)

@@ -62,8 +62,8 @@ class Peel(TilePass):
     def code_shares(self, ir: Kernel, context: Context) -> dict[str, float]:
         """Return for each loop variable with partial rows the fraction of `max_expanded_ops` that its loops may use."""
         loop_ops = Counter[str]()
-        for loops, calls in context.accesses(ir).arithmetic:
-            loop_ops.update(dict.fromkeys((r.var for r in loops), calls * tile.iteration_count_hint(loops)))
+        for around, count, calls in context.accesses(ir).operation_counts:
+            loop_ops.update(dict.fromkeys(around, calls * count))
         loop_vars = {s.range.var for s in tile.walk(ir.body) if isinstance(s, For) and has_partial_rows(s.range)}
         most = max((loop_ops[v] for v in loop_vars), default=0)
         return {v: min(1.0, context.machine.code_share * loop_ops[v] / most) if most else 1.0 for v in loop_vars}

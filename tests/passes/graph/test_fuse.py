@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -238,14 +236,6 @@ def test_what_was_lowered_to_try_it_is_not_lowered_again(monkeypatch: pytest.Mon
     program = print_program(lower(fused))
     monkeypatch.setattr(KernelLowering, "run", None)
     assert print_program(lower(fused, context.lowered_kernels)) == program
-
-
-def test_a_chain_is_lowered_as_often_as_a_link() -> None:
-    """Whether it joins is asked once: the first value alone, the others together, and all."""
-    chain = " ".join(f"%{y}: f32[64, 64] = exp %{x}" for x, y in pairwise("xabcdef"))
-    context = Context(AVX512)
-    run_pipeline(parse_graph(f"graph(%x: f32[64, 64]) {{ {chain} return %f }}"), (Fuse(),), context)
-    assert len(context.lowered_kernels) == 3
 
 
 def test_groups_whose_nodes_come_in_another_order_are_one_kernel() -> None:
