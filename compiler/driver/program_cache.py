@@ -10,6 +10,7 @@ cache line on, so that they stay where the entry is read to.
 from __future__ import annotations
 
 import hashlib
+import math
 import pickle
 import platform
 import sys
@@ -39,6 +40,7 @@ from compiler.runtime.build import Build
 from compiler.runtime.cache import Buffer, ObjectCache, object_cache_for, object_key, source_hash
 from compiler.runtime.constants import keep_packed, pack_once, unpack
 from compiler.runtime.cpu_executable import CPUExecutable
+from compiler.runtime.cpu_limits import available_cpus
 from compiler.runtime.memory import align_up
 from compiler.runtime.prefaulted_arena import PrefaultedArena
 
@@ -72,10 +74,12 @@ def program_key(graph: Graph, options: Options, target: CPUTarget) -> str:
     if None in plugins:
         return ""
     text, resources = print_with_resources(graph)
-    with ThreadPoolExecutor() as pool:
-        digests = pool.map(lambda data: data.digest, resources.values())
+    constants = resources.values()
+    with ThreadPoolExecutor(available_cpus()) as pool:
+        pool.map(lambda data: data.digest, sorted(constants, key=lambda data: -math.prod(data.shape)))
         versions = [source_hash(compiler), torch.__version__, np.__version__, platform.python_version()]
     chosen = [str(getattr(options, name)) for name in DECIDING_OPTIONS]
+    digests = [data.digest for data in constants]
     parts = (text, *resources, *digests, repr(target.machine), *chosen, *versions, *map(str, plugins))
     return object_key(hashlib.sha256("\0".join(parts).encode()).hexdigest(), target)
 
@@ -108,7 +112,7 @@ def store(key: str, graph: Graph, executable: CPUExecutable, options: Options, w
 def load(key: str, graph: Graph, options: Options, target: CPUTarget) -> tuple[CPUExecutable, bool] | None:
     """Return the executable stored under `key`, and if it wants a variant for small sizes; None if there is none.
 
-    Constants of the graph are packed several at a time.
+    Every core packs constants of the graph.
     """
     data = _cache(options).view(key)
     if data is None:
@@ -124,8 +128,9 @@ def load(key: str, graph: Graph, options: Options, target: CPUTarget) -> tuple[C
         pack_once(own[stored], buffers[name], arena)
         return own[stored]
 
-    arena.reserve(sum(_packed_bytes(buffers[n]) for n, stored in entry.constants.items() if isinstance(stored, int)))
-    with ThreadPoolExecutor() as pool:
+    packed = (_packed_bytes(buffers[n]) for n, stored in entry.constants.items() if isinstance(stored, int))
+    arena.reserve(sum(packed), prefault=False)  # threads touch what they pack to
+    with ThreadPoolExecutor(available_cpus()) as pool:
         restored = list(pool.map(restore, entry.constants.keys(), entry.constants.values()))
     arena.trim()
     program = replace(entry.program, constants=dict(zip(entry.constants, restored, strict=True)))

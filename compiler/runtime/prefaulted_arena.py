@@ -41,12 +41,13 @@ class PrefaultedArena:
     chunks: list[ArenaChunk] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def reserve(self, nbytes: int) -> None:
-        """Map `nbytes`, at most `MAX_CHUNK_BYTES`, and touch every page."""
+    def reserve(self, nbytes: int, prefault: bool = True) -> None:
+        """Map `nbytes`, at most `MAX_CHUNK_BYTES`, and touch every page if `prefault`."""
         if not nbytes:
             return
         chunk = ArenaChunk(map_block(align_up(min(nbytes, MAX_CHUNK_BYTES), PAGE)))
-        chunk.bytes(0, chunk.block.size)[::PAGE] = 0
+        if prefault:
+            chunk.bytes(0, chunk.block.size)[::PAGE] = 0
         self.chunks.append(chunk)
 
     def allocate(self, nbytes: int) -> Bytes | None:

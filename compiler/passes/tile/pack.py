@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from compiler.analysis.accesses import Access, Accesses
 from compiler.ir.symbolic.affine import contiguous_width
 from compiler.ir.symbolic.index_expr import variables
-from compiler.ir.tile.kernel import Kernel, dim_hint
+from compiler.ir.tile.kernel import Kernel, Range, dim_hint
 from compiler.ir.types import Layout, PhysicalDim
 from compiler.passes.base import Context, TilePass, register
 
@@ -19,8 +19,9 @@ class Pack(TilePass):
 
     const %w: f32[3072, 768] read as %w[%j, %k] with %j tile 48 lanes 16  ->  const %w: f32[3072, 768]{0/48, 1, 0%48}
 
-    Each panel is then read contiguously; only types change.  Free at run time: constants are packed when the program is
-    built, and scratch buffers are private to the kernel.  Applies if all reads of a buffer prefer the same layout.
+    Panels are read contiguously, after the dimensions that loops around the lane loop index; only types change.  Rows
+    that are read in order stay, if they consist of whole vectors.  Free at run time: constants are packed when the program
+    is built, and scratch buffers are private to the kernel.  Applies if all reads of a buffer prefer the same layout.
     """
 
     name = "pack"
@@ -52,17 +53,23 @@ class Pack(TilePass):
         dim, width = lane_dims[0], contiguous_width(a.index[lane_dims[0]], lane.var, lane.tile)
         if width is None or (width != lane.tile and width % lane.lanes):
             return None
-        others = self.outer_dims(a, dim)
         if table.stride(a, lane.var) == 1 and lane.tile >= dim_hint(lane.extent, 0):
             return None
-        return Layout((PhysicalDim(dim, width), *(PhysicalDim(k) for k in others), PhysicalDim(dim, width, True)))
+        outer, inner = self.dims_around(table, a, dim, lane)
+        if not inner and table.stride(a, lane.var) == 1 and table.types[a.buffer].shape[dim] % lane.lanes == 0:
+            return None  # rows are read as they are stored, in whole vectors
+        return Layout((*outer, PhysicalDim(dim, width), *inner, PhysicalDim(dim, width, True)))
 
     @staticmethod
-    def outer_dims(a: Access, dim: int) -> list[int]:
-        """Return the other dimensions, those indexed by outer loops first."""
+    def dims_around(table: Accesses, a: Access, dim: int, lane: Range) -> tuple[list[PhysicalDim], list[PhysicalDim]]:
+        """Return the other dimensions, those indexed by outer loops first: what loops around the lanes index, and the rest."""
         order = [r.var for r in a.loops]
 
         def depth(k: int) -> int:
-            return max((order.index(v) for v in variables(a.index[k]) if v in order), default=-1)
+            loops = (table.loops_by_name.get(v, frozenset({v})) for v in variables(a.index[k]))
+            return max((order.index(v) for v in frozenset().union(*loops) if v in order), default=-1)
 
-        return sorted((k for k in range(len(a.index)) if k != dim), key=depth)
+        others = sorted((k for k in range(len(a.index)) if k != dim), key=depth)
+        split = sum(depth(k) < order.index(lane.var) for k in others)
+        dims = [PhysicalDim(k) for k in others]
+        return dims[:split], dims[split:]

@@ -62,7 +62,32 @@ def test_panels_end_where_groups_do(size: int, panel: int) -> None:
     check_pass("pack", before=grouped(size), after=grouped(size, f"{{0/{panel}, 1, 0%{panel}}}"))
 
 
+def looked_up(columns: int, layout: str = "", loops: str = "tile 8 lanes 4") -> str:
+    """Sums of rows of a table."""
+    return f"""kernel @k(const %w: f32[50, {columns}]{layout}, in %at: i64[8], out %y: f32[8]) {{
+      for %j in 0..8 {{ %v = %at[%j] %row = where((%v >= 0) & (%v < 50), %v, 0)
+        %s = reduce add %k in 0..{columns} {loops} {{ yield %w[%row, %k] }}
+        store %s, %y[%j]
+      }} }}"""
+
+
+def test_rows_of_parts_of_vectors_are_padded() -> None:
+    check_pass("pack", before=looked_up(13), after=looked_up(13, "{0, 1/8, 1%8}"))
+
+
+def test_dimensions_of_outer_loops_come_before_panels() -> None:
+    def batched(layout: str = "") -> str:
+        return f"""kernel @k(in %x: f32[5, 3], const %w: f32[5, 20, 3]{layout}, out %y: f32[5, 20]) {{
+          for %b in 0..5 {{ for %j in 0..20 tile 8 lanes 4 {{
+            %s = reduce add %k in 0..3 {{ yield %x[%b, %k] * %w[%b, %j, %k] }}
+            store %s, %y[%b, %j]
+          }} }} }}"""
+
+    check_pass("pack", before=batched(), after=batched("{0, 1/8, 2, 1%8}"))
+
+
 STAY = {
+    "rows that are read in order": looked_up(16),
     "groups that end inside vectors": grouped(10),
     "rows that are looked up": """kernel @k(const %w: f32[5, 3], in %at: i64[8], out %y: f32[8]) {
       for %j in 0..8 tile 8 lanes 4 { %v = %at[%j] %row = where((%v >= 0) & (%v < 5), %v, 0) store %w[%row, 0], %y[%j] }
