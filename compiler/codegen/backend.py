@@ -25,14 +25,14 @@ QUANTIZED_PASSES = "hoist-quantize,split-reductions,legalize-signedness,integer-
 
 FOLDING_PASSES = (
     "fold-scale,reduce-precision,fold,narrow-constants,expand-finite-casts,fold-casts,widen-operands,pad-reductions,"
-    "fold,cse,two-level-scan"
+    "fold,constant-indices,cse,two-level-scan"
 )
 """Compute constants, choose the dtypes of operands, share equal nodes, split long scans."""
 
 UNFUSED_PASSES = f"dce,decompose,canonicalize,flush-exponentials,{QUANTIZED_PASSES},{FOLDING_PASSES}"
 """Expand composite ops, and choose what is computed; what follows chooses how it is shared and fused."""
 
-GRAPH_PASSES = f"{UNFUSED_PASSES},separate-windows,two-level-reduction,winograd,eliminate-padding,cse,fuse"
+GRAPH_PASSES = f"{UNFUSED_PASSES},sink-gather,separate-windows,two-level-reduction,winograd,eliminate-padding,cse,fuse"
 """Graph IR to Graph IR.  Expand composite ops, multiply bytes, fold constants, save arithmetic, share long reductions, fuse."""
 
 FAST_GRAPH_PASSES = f"{GRAPH_PASSES},-fuse,fuse{{max-nodes=16}}"

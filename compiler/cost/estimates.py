@@ -15,6 +15,7 @@ from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import (
     Block,
     Kernel,
+    Let,
     Local,
     Range,
     Reduce,
@@ -133,11 +134,14 @@ def ops_by_statement(
     """Return the parts of `symbolic_ops` that each statement of the kernel's body has, without contractions if those do not count."""
     types = {p.name: p.type for p in kernel.params}
     types |= {s.buffer: s.type for s in walk(kernel.body) if isinstance(s, Local)}
+    looked_up = looked_up_names(kernel)
 
     def cost(value: Expr) -> int:
         masked = sum(e.mask is not None for e in value.loads)
+        lookups = sum(not looked_up.isdisjoint(variables(d)) for e in value.loads for d in e.index[-1:]) if looked_up else 0
         divided = sum(count_divisions(types[e.buffer].offset(e.index)) for e in value.loads)
         memory = len(value.loads) + (machine.masked_load_cost - 1) * masked + machine.division_ops * divided
+        memory += (machine.lookup_ops - 1) * lookups
         return memory + sum(scalar.PRIMITIVES[e.primitive].cost for e in value.calls)
 
     def stmt_cost(stmt: Stmt) -> int:
@@ -165,6 +169,15 @@ def ops_by_statement(
         return total + repeat * straight_line
 
     return tuple(block_cost((s,), 1) for s in kernel.body)
+
+
+def looked_up_names(kernel: Kernel) -> set[str]:
+    """Return the names bound to values that depend on loads, such as the rows of a gather."""
+    names: set[str] = set()
+    for s in walk(kernel.body):
+        if isinstance(s, Let) and (s.value.loads or not names.isdisjoint(s.value.used_names)):
+            names.add(s.name)
+    return names
 
 
 def _counted_loads(body: Block, bounds: VariableBounds, times: int) -> Iterator[tuple[Load, int, VariableBounds]]:

@@ -137,6 +137,7 @@ class AccessCosts:
     aliased_scatter_cost: float = quantity(21.0, "scalar accesses", "The same where lanes share one set of L1.", TIMED)
     masked_load_cost: int = quantity(8, "loads", "Masked load.", TIMED)
     division_ops: int = quantity(8, "operations", "Division or remainder in an address.", TIMED)
+    lookup_ops: int = quantity(16, "operations", "Load whose innermost index is looked up: no lanes share it.", TIMED)
     operand_reuse: int = quantity(1, "products", "That share an operand, which is loaded and computed once.", TIMED)
     combine_ops: int = quantity(4, "operations", "Combining the lanes of a reduction.", TIMED)
     contraction_combine_ops: int = quantity(24, "operations", "Combining the lanes of a contraction.", TIMED)

@@ -343,7 +343,7 @@ class KernelLowering:
             if bounds and bounds[0] >= 0 and bounds[1] < d.extent:
                 return static
         extent, (low, high) = index_value(d.extent), ValueBounds(self.nest.definitions).of(value)
-        if isinstance(d.extent, int) and low >= 0 and high < d.extent:
+        if d.in_bounds or (isinstance(d.extent, int) and low >= 0 and high < d.extent):
             return var(self.nest.bind(value, "row").name)
         if d.wrap_negative and low < 0:
             value = self.nest.bind_unless_trivial(value)

@@ -30,6 +30,7 @@ from compiler.math import expansions
 from compiler.options import Options
 from compiler.passes.graph import (
     canonicalize,
+    constant_indices,
     cse,
     eliminate_padding,
     fold,
@@ -37,6 +38,7 @@ from compiler.passes.graph import (
     fuse,
     integer_contraction,
     separate_windows,
+    sink_gather,
     two_level_reduction,
     two_level_scan,
     winograd,
@@ -173,6 +175,11 @@ FAULTS = (
         "%w = constant i8[2, 2] [[-128, 5], [7, -1]]  %f = cast %x {dtype=f32}  %d = sub %f, 3.0  %a = mul %d, 0.25"
         "  %g = cast %w {dtype=f32}  %b = mul %g, 0.5  %y = matmul %a, %b  return %y", "%x: u8[2, 2]"),
           replaced(integer_contraction, "_sums", lambda f: lambda n, codes, number: ops.neg(f(n, codes, number))), message="runs in integers"),
+    Fault("constant-indices", "no sign", graph("%i = constant i64[2] [-1, 0]  %y = index %x, %i {dims=[0]}  return %y", "%x: f32[3]"),
+          replaced(constant_indices, "checked_indices", lambda f: lambda n, d: (v := f(n, d)) and constant_node(np.zeros_like(v.attrs["value"].array))), message="within bounds"),
+    Fault("sink-gather", "another dimension", graph("%a = take %x, %i {dim=0}  %y = exp %a  return %y", "%x: f32[3, 3], %i: i64[3]"),
+          replaced(sink_gather.IndexVector, "gather", lambda f: lambda self, x, dim: f(self, x, 1 - dim)),
+          "default,-sink-gather,+sink-gather{max-share=100.0}@before:fuse", "is gathered along"),
     Fault("separate-windows", "the negated value", graph("%y = max_pool %x {size=[3, 3], stride=[1, 1], dilation=[1, 1]}  return %y", "%x: f32[2, 9, 9]"),
           replaced(separate_windows, "reduce_windows", lambda f: lambda n, order: ops.neg(f(n, order))),
           "default,-separate-windows,+separate-windows{max-time-ratio=1000.0}@before:fuse", "windows reduced"),

@@ -115,13 +115,15 @@ class IndexMap(Structure):
 class Lookup:
     """A data-dependent index: the integer in operand number `operand` at `position`.
 
-    The value must be in 0..extent-1; with `wrap_negative`, negative values count from the end.
+    The value must be in 0..extent-1; with `wrap_negative`, negative values count from the end.  `in_bounds` promises
+    that it is in 0..extent-1, so that nothing is checked.
     """
 
     operand: int
     position: Position
     extent: Dim
     wrap_negative: bool = False
+    in_bounds: bool = False
 
 
 @dataclass(frozen=True)
