@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from compiler.analysis.accesses import Access, Accesses
+from compiler.cost.contraction import ContractionProblem, best_tiles
 from compiler.cost.machine import Machine
 from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_expr import interval, product, variables
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, dim_hint, walk
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, dim_hint, expand_stmts, extent_hint, walk
+from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, with_unique_names
 from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.cache_operand import cache_operand_at
+from compiler.transforms.split import strip_mine
 
 
 @register
@@ -36,18 +40,67 @@ class CacheOperand(TilePass):
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         ir = with_unique_names(ir)
-        for s in [s for s in walk(ir.body) if is_contraction(s)]:
-            assert isinstance(s, Reduce)
+        for s in contractions(ir):
+            if copy := self.cheapest_copy(context.accesses(ir), s, context.machine):
+                ir = self.with_panels(ir, copy, context)
+        for s in contractions(ir):
             table = context.accesses(ir)
-            for a in table.all:
-                if isinstance(a.stmt, Reduce) and a.stmt.name == s.name:
-                    loop = self.reuse_loop(table, a, s, context.machine)
-                    message = "" if loop is None else f"%{a.buffer} cached transposed per %{loop.var}"
-                    if loop is not None and context.may_apply(self, message):
-                        ir = ir.with_body(self.insert_copy(ir.body, table, a, s, loop, NameSupply(ir)("transposed")))
-                        context.propose(self, None)
-                        break
+            copy = self.cheapest_copy(table, s, context.machine)
+            if copy and context.may_apply(self, f"%{copy.read.buffer} cached transposed per %{copy.loop.var}"):
+                ir = ir.with_body(self.insert_copy(ir.body, table, copy, NameSupply(ir)("transposed")))
+                context.propose(self, None)
         return ir
+
+    def cheapest_copy(self, table: Accesses, s: Reduce, machine: Machine) -> OperandCopy | None:
+        """Return the copy of an operand of `s` that moves the fewest elements; results across lanes are moved as well."""
+        copies = []
+        for a in table.all:
+            if isinstance(a.stmt, Reduce) and a.stmt.name == s.name and (loop := self.reuse_loop(table, a, s, machine)):
+                copies.append(OperandCopy(s, a, loop, lane_loop(table, a, s)))
+        return min(copies, key=lambda c: c.moved_elements(table), default=None)
+
+    def with_panels(self, ir: Kernel, copy: OperandCopy, context: Context) -> Kernel:
+        """Split the lane loop into panels as wide as a register tile, with the loop that rereads the operand inside.
+
+        for %j in 0..100 { for %i { ... } }  ->  for %j.panel in 0..6 { for %i { for %j in %j.panel*16..%j.panel*16 + 16 { ... } } }
+
+        Lanes along a loop around the copy would fill one vector, as many as a block that is transposed in registers has.
+        """
+        table, machine = context.accesses(ir), context.machine
+        width = self.panel_width(table, copy, machine)
+        if not width or not context.may_apply(self, f"%{copy.lane.var} in panels of {width}"):
+            return ir
+        names = NameSupply(ir)
+
+        def rule(stmt: Stmt) -> Block:
+            if not isinstance(stmt, For) or stmt.range.var != copy.lane.var:
+                return (stmt,)
+            _, *inner = perfect_nest((stmt,))
+            strips = strip_mine(copy.lane, width, names(f"{copy.lane.var}.panel"))
+            columns = [replace(stmt, range=r) for r in (strips.inner, strips.remainder) if r]
+            nests = [wrap_in_nest([*inner, c], inner[-1].body) for c in columns]
+            panels = (replace(stmt, range=strips.outer, body=nests[0]),)
+            return (*panels, *(s for n in nests[1:] for s in n))
+
+        return with_unique_names(ir.with_body(expand_stmts(ir.body, rule)))
+
+    def panel_width(self, table: Accesses, copy: OperandCopy, machine: Machine) -> int:
+        """Return the columns of a panel, 0 if the lane loop is inside the loop that rereads it, or one vector wide."""
+        lane, loop, a = copy.lane, copy.loop, copy.read
+        stmt = table.loops[lane.var][1]
+        lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
+        nest = [f.range for f in perfect_nest((stmt,))]
+        if loop not in nest or lane not in nest[: nest.index(loop)] or not all(f.parallel for f in perfect_nest((stmt,))):
+            return 0
+        if not isinstance(lane.extent, int) or any(variables(r.lo) | variables(r.hi) for r in nest):
+            return 0
+        depth = dim_hint(product(r.extent for r in copy.reduction.ranges))
+        problem = ContractionProblem(lane.extent, lanes, depth, a.execution_count)
+        widest = best_tiles(extent_hint(loop), [problem], machine)[0].registers
+        around = prod(extent_hint(r) for r in table.loops[lane.var][2])
+        shared = lane.extent * around // machine.threads
+        vectors = min(widest, self.max_elements // (depth * lanes), shared // lanes)
+        return vectors * lanes if vectors > 1 else 0
 
     def reuse_loop(self, table: Accesses, a: Access, s: Reduce, machine: Machine) -> Range | None:
         """Return the outermost long loop that does not change the operand and before which its copy fits, or None."""
@@ -82,7 +135,7 @@ class CacheOperand(TilePass):
         """Return True if the others are contiguous along `r`, which is long and does not change this operand."""
         if table.depends_on(a, r.var) or dim_hint(r.extent, 0) < self.min_reuse:
             return False
-        return all(table.stride(b, r.var) == 1 and table.roles[b.buffer] != "local" for b in others)
+        return all(table.stride(b, r.var) == 1 for b in others)
 
     def fits_limit(self, table: Accesses, a: Access, inside: list[Range], s: Reduce, machine: Machine) -> bool:
         """Return True if loops `inside` and the reduction read a box of at most `max_elements`."""
@@ -95,9 +148,38 @@ class CacheOperand(TilePass):
             return False
         return dim_hint(elements, 0) <= self.max_elements
 
-    def insert_copy(self, body: Block, table: Accesses, a: Access, s: Reduce, loop: Range, name: str) -> Block:
-        """Copy what `a` reads in `loop` before it, with the reduced indices outermost."""
-        inner = [r for r in a.loops[a.loops.index(loop) + 1 :] if table.depends_on(a, r.var)]
-        ordered = [r for r in inner if r in s.ranges] + [r for r in inner if r not in s.ranges]
+    def insert_copy(self, body: Block, table: Accesses, copy: OperandCopy, name: str) -> Block:
+        """Copy what the operand reads in the loop before it, with the reduced indices outermost."""
+        a, ranges = copy.read, copy.reduction.ranges
+        inner = [r for r in a.loops[a.loops.index(copy.loop) + 1 :] if table.depends_on(a, r.var)]
+        ordered = [r for r in inner if r in ranges] + [r for r in inner if r not in ranges]
         load = Load(table.types[a.buffer].dtype, a.buffer, a.index)
-        return cache_operand_at(body, loop, load, ordered, name, table.loop_bounds)
+        return cache_operand_at(body, copy.loop, load, ordered, name, table.loop_bounds)
+
+
+@dataclass(frozen=True)
+class OperandCopy:
+    """A copy of what a contraction reads, made before `loop`, for lanes along the loop `lane`."""
+
+    reduction: Reduce
+    read: Access
+    loop: Range
+    lane: Range
+
+    def moved_elements(self, table: Accesses) -> int:
+        """Return the elements that are copied, and those of results that are not contiguous across lanes."""
+        around = table.loops[self.loop.var][2]
+        copied = prod(extent_hint(r) for r in self.read.loops if r in around or table.depends_on(self.read, r.var))
+        stores = [a for a in table.all if a.is_store and self.lane in a.loops and table.roles[a.buffer] != "local"]
+        return copied + sum(a.execution_count for a in stores if table.stride(a, self.lane.var) != 1)
+
+
+def contractions(ir: Kernel) -> list[Reduce]:
+    """Return the contractions of a kernel."""
+    return [s for s in walk(ir.body) if isinstance(s, Reduce) and is_contraction(s)]
+
+
+def lane_loop(table: Accesses, a: Access, s: Reduce) -> Range:
+    """Return the innermost loop around `s` along which its operand `a` is strided."""
+    strided = [r for r in a.loops if r not in s.ranges and table.depends_on(a, r.var)]
+    return [r for r in strided if table.stride(a, r.var) not in (0, 1)][-1]

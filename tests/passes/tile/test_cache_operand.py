@@ -125,3 +125,39 @@ def test_few_columns_have_lanes_along_the_sum_only_if_all_operands_do() -> None:
     check_pass("cache-operand", before=before, after=after)
     along = before.replace("[32, 64, 9]", "[32, 9, 64]").replace("%w[%i, %r, 2]", "%w[%i, 2, %r]")
     check_pass("cache-operand", unchanged=along)
+
+
+PRODUCT = """kernel @k(in %x: f32[40, 32], in %w: f32[70, 32], out %y: f32[40, 70]) {{ {} }}"""
+SUM = "%s = reduce add %r in 0..32 {{ yield %x[%i, %r] * {} }} store %s, %y[%i, %j]"
+
+
+def test_columns_in_panels_as_wide_as_a_register_tile() -> None:
+    """The copy of a panel has lanes of its own; few columns are left, whose lanes run along the sum."""
+    check_pass(
+        "cache-operand",
+        before=PRODUCT.format(f"parallel %j in 0..70 {{ parallel %i in 0..40 {{ {SUM.format('%w[%j, %r]')} }} }}"),
+        after=PRODUCT.format(f"""
+          parallel %p in 0..2 {{
+            local %t: f32[32, 32]
+            for %a in 0..32 {{ for %b in %p*32..%p*32 + 32 {{ store %w[%b, %a], %t[%a, %b - %p*32] }} }}
+            parallel %i in 0..40 {{ parallel %j in %p*32..%p*32 + 32 {{ {SUM.format("%t[%r, %j - %p*32]")} }} }}
+          }}
+          parallel %k in 0..40 {{ parallel %l in 64..70 {{
+            %u = reduce add %q in 0..32 {{ yield %x[%k, %q] * %w[%l, %q] }}
+            store %u, %y[%k, %l]
+          }} }}"""),
+        remark="%j in panels of 32",
+    )
+
+
+def test_the_operand_whose_lanes_store_in_order_is_copied() -> None:
+    """To copy %x would move fewer elements, but its lanes would store columns."""
+    loops = "parallel %j in 0..70 {{ {} parallel %i in 0..40 {{ {} }} }}"
+    few = PRODUCT.replace("f32[40, 70]", "f32[70, 40]").format
+    transposed = SUM.replace("%y[%i, %j]", "%y[%j, %i]")
+    copy = "local %t: f32[32, 40] for %a in 0..32 { for %b in 0..40 { store %x[%b, %a], %t[%a, %b] } }"
+    check_pass(
+        "cache-operand",
+        before=few(loops.format("", transposed.format("%w[%j, %r]"))),
+        after=few(copy + loops.format("", transposed.replace("%x[%i, %r]", "%t[%r, %i]").format("%w[%j, %r]"))),
+    )
