@@ -55,7 +55,9 @@ class IndexVector:
 
     def gather(self, x: Node, dim: int) -> Node:
         """Gather `x` along dimension `dim`."""
-        indices = ops.reshape(self.indices, shape=(self.indices.type.numel,)) if self.indices.type.rank > 1 else self.indices
+        indices = (
+            ops.reshape(self.indices, shape=(self.indices.type.numel,)) if self.indices.type.rank > 1 else self.indices
+        )
         if self.wrap_negative:
             return ops.index(x, indices, dims=(dim,), in_bounds=self.in_bounds)
         return ops.take(x, indices, dim=dim, in_bounds=self.in_bounds)
@@ -127,7 +129,9 @@ class SinkableGathers:
         """Return what `n` would be without the gather along dimension `d`; equal values are one node."""
         if isinstance(n.structure, Gather):
             others = sorted(self.vectors[n].items())
-            return reduce(lambda x, v: self._unique(v[1].gather(x, v[0])), (v for v in others if v[0] != d), n.operands[0])
+            return reduce(
+                lambda x, v: self._unique(v[1].gather(x, v[0])), (v for v in others if v[0] != d), n.operands[0]
+            )
         operands = [o if k is None else self._source(o, k) for o, k in aligned_operands(n, d)]
         return self._unique(n.op(*operands, loc=n.loc, **n.attrs))
 

@@ -24,12 +24,14 @@ class TwoLevelReduction(GraphPass):
     %y = sum %x {dims=[1]}   ->   %b = reshape %x   %p = sum %b {dims=[2]}   %y = sum %p {dims=[1]}       %x: f32[1, 200000], %b: f32[1, 100, 2000]
 
     Blocks are equal slices of the outermost reduced dimension, at least `steps_per_thread` for each thread, and fit half of
-    the first-level cache where it has such a divisor.  Applies where threads would idle for longer than a second kernel takes.
+    the first-level cache where it has such a divisor, but are at most `max_excess` times more than that takes.  Applies
+    where threads would idle for longer than a second kernel takes.
     """
 
     name = "two-level-reduction"
     min_seconds: float = from_machine("parallel_seconds")
     steps_per_thread: int = from_machine("steps_per_thread")
+    max_excess: int = 8
 
     def run(self, ir: Graph, context: Context) -> Graph:
         found = ((n, self.blocks(n, context.machine)) for n in ir.nodes)
@@ -49,8 +51,10 @@ class TwoLevelReduction(GraphPass):
             return 0
         outer, row_bytes = x.type.static_shape()[dims[0]], prod(x.type.static_shape()) // rows * x.dtype.bytes
         steps = -(-self.steps_per_thread * machine.threads // rows)
-        counts = [b for b in range(max(2, steps), outer + 1) if outer % b == 0]
-        count = next((b for b in counts if 2 * row_bytes <= b * machine.l1), max(counts, default=0))
+        fitting = -(-2 * row_bytes // machine.l1)
+        most = min(outer, self.max_excess * max(2, steps, fitting))
+        counts = [b for b in range(max(2, steps), most + 1) if outer % b == 0]
+        count = next((b for b in counts if b >= fitting), max(counts, default=0))
         idle = seconds * (machine.idle_factor(rows) - 1)
         return count if idle > machine.round_trip_seconds(rows * count * n.dtype.bytes) else 0
 

@@ -90,7 +90,11 @@ class CacheOperand(TilePass):
         stmt = table.loops[lane.var][1]
         lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
         nest = [f.range for f in perfect_nest((stmt,))]
-        if loop not in nest or lane not in nest[: nest.index(loop)] or not all(f.parallel for f in perfect_nest((stmt,))):
+        if (
+            loop not in nest
+            or lane not in nest[: nest.index(loop)]
+            or not all(f.parallel for f in perfect_nest((stmt,)))
+        ):
             return 0
         if not isinstance(lane.extent, int) or any(variables(r.lo) | variables(r.hi) for r in nest):
             return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.analysis.accesses import Accesses
 from compiler.errors import TransformError
@@ -10,7 +10,7 @@ from compiler.ir.symbolic.affine import stride
 from compiler.ir.symbolic.index_expr import interval, substitute
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import For, Kernel, Range
+from compiler.ir.tile.kernel import For, Kernel, Range, Reduce
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import substitute_indices
 from compiler.passes.base import Context, TilePass, from_machine, register
@@ -25,7 +25,7 @@ class Collapse(TilePass):
     parallel %i in 0..32 { parallel %j in 0..7 { f(%x[%i, %j]) } }  ->  parallel %i in 0..224 { f(%x[%i // 7, %i % 7]) }
 
     Applies if every address stays affine in the joint index.  Lanes then run across the end of a row, and tiles of a
-    contraction's rows across the end of an image.  Inner loops of at least `max_inner_extent` steps are left alone,
+    contraction's rows across the end of an image.  Ranges of a reduction are collapsed as well.  Inner loops of at least `max_inner_extent` steps are left alone,
     because they fill the lanes by themselves; for a dynamic extent the lower bound decides.
     """
 
@@ -39,15 +39,44 @@ class Collapse(TilePass):
         is_pointwise = all(
             is_contraction(s) if isinstance(s, tile.Reduce) else not isinstance(s, (tile.Local, For)) for s in body
         )
-        if not is_pointwise or not all(f.parallel for f in nest):
-            return ir
-        for k in range(len(nest) - 1, 0, -1):
+        if is_pointwise and all(f.parallel for f in nest):
+            ir = self.collapse_loops(ir, context)
+        return self.collapse_ranges(ir, context)
+
+    def collapse_loops(self, ir: Kernel, context: Context) -> Kernel:
+        """Collapse the loops of a kernel that is one nest."""
+        for k in range(len(perfect_nest(ir.body)) - 1, 0, -1):
             nest = perfect_nest(ir.body)
             collapsed = None if self.is_long(nest[k].range) else self.collapse_pair(context.accesses(ir), nest, k)
             message = f"%{nest[k - 1].range.var} and %{nest[k].range.var} collapsed"
             if collapsed is not None and context.may_apply(self, message):
                 ir = collapsed
         return ir
+
+    def collapse_ranges(self, ir: Kernel, context: Context) -> Kernel:
+        """Collapse the ranges of reductions, but of contractions, whose operands are packed by dimension."""
+        for s in [s for s in tile.walk(ir.body) if isinstance(s, Reduce) and not is_contraction(s) and not s.body]:
+            for k in range(len(s.ranges) - 1, 0, -1):
+                new = None if self.is_long(s.ranges[k]) else self.collapsed_sum(context.accesses(ir), s, k)
+                if new is not None and context.may_apply(
+                    self, f"%{s.ranges[k - 1].var} and %{s.ranges[k].var} collapsed"
+                ):
+                    ir = ir.with_body(tile.expand_stmts(ir.body, lambda x, s=s, new=new: (new if x is s else x,)))
+                    s = new
+        return ir
+
+    def collapsed_sum(self, table: Accesses, s: Reduce, k: int) -> Reduce | None:
+        """Collapse range `k` of a reduction with the one before; None if some address would not be affine."""
+        try:
+            loop, delinearized = collapse(For(s.ranges[k - 1], (), True), For(s.ranges[k], (), True))
+        except TransformError:
+            return None
+        for a in table.loads_of(s):
+            index = tuple(substitute(d, delinearized) for d in a.index)
+            if stride(table.types[a.buffer].offset(index), loop.range.var) is None:
+                return None
+        moved = substitute_indices(s, delinearized)
+        return replace(moved, ranges=(*s.ranges[: k - 1], loop.range, *s.ranges[k + 1 :]))
 
     def is_long(self, r: Range) -> bool:
         bounds = interval(r.extent, {})

@@ -62,3 +62,10 @@ def test_blocks_fit_the_first_level_cache() -> None:
 )
 def test_other_reductions_stay(text: str) -> None:
     check_pass(BLOCKS_OF_ANY_SIZE, unchanged=text, machine=MACHINE)
+
+
+def test_blocks_are_not_much_shorter_than_the_cache() -> None:
+    """164 blocks would fit; the divisors of 2 * 3 * 82039 are far from that."""
+    (n,) = parse_graph("graph(%x: f64[492234]) { %y = amin %x {dims=[0]} return %y }").outputs
+    machine = replace(AVX512, threads=2)
+    assert TwoLevelReduction().for_machine(machine).blocks(n, machine) in (0, 6)

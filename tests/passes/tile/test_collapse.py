@@ -105,3 +105,33 @@ def test_rows_of_open_length_are_joined_unless_all_are_long() -> None:
     few, long = "1..901 hint 800", "512..901 hint 800"
     check_pass("collapse", before=text.format(sizes=few, loops=two), after=text.format(sizes=few, loops=one))
     check_pass("collapse", unchanged=text.format(sizes=long, loops=two))
+
+
+def test_ranges_of_a_sum_over_whole_rows_become_one() -> None:
+    check_pass(
+        "collapse",
+        before="""kernel @k(in %x: f32[2, 3, 4, 5], out %y: f32[2]) {
+          parallel %i in 0..2 { %s = reduce add %a in 0..3, %b in 0..4, %c in 0..5 { yield %x[%i, %a, %b, %c] } store %s, %y[%i] }
+        }""",
+        after="""kernel @k(in %x: f32[2, 3, 4, 5], out %y: f32[2]) {
+          parallel %i in 0..2 { %s = reduce add %a in 0..60 { yield %x[%i, %a//20, %a%20//5, %a%20%5] } store %s, %y[%i] }
+        }""",
+        remark="%a and %b collapsed",
+    )
+
+
+@pytest.mark.parametrize(
+    "sum_",
+    [
+        "reduce add %a in 0..3, %b in 0..4 { yield %x[%i, %a, 0, %b] }",  # other planes
+        "reduce add %a in 0..3, %b in 1..4 { yield %x[%i, 0, %a, %b] }",  # parts of rows
+        "reduce add %a in 0..3, %b in 0..4 { yield %x[%i, %a, %b, 0] * %w[%a, %b] }",  # a contraction
+    ],
+)
+def test_ranges_that_stay(sum_: str) -> None:
+    check_pass(
+        "collapse",
+        unchanged=f"""kernel @k(in %x: f32[2, 3, 4, 5], const %w: f32[3, 4], out %y: f32[2]) {{
+          parallel %i in 0..2 {{ %s = {sum_} store %s, %y[%i] }}
+        }}""",
+    )
