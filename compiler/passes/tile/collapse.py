@@ -10,7 +10,7 @@ from compiler.ir.symbolic.affine import stride
 from compiler.ir.symbolic.index_expr import interval, substitute
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import For, Kernel, Range, Reduce
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import substitute_indices
 from compiler.passes.base import Context, TilePass, from_machine, register
@@ -61,7 +61,7 @@ class Collapse(TilePass):
                 if new is not None and context.may_apply(
                     self, f"%{s.ranges[k - 1].var} and %{s.ranges[k].var} collapsed"
                 ):
-                    ir = ir.with_body(tile.expand_stmts(ir.body, lambda x, s=s, new=new: (new if x is s else x,)))
+                    ir = with_statement(ir, s, new)
                     s = new
         return ir
 
@@ -101,3 +101,12 @@ class Collapse(TilePass):
             if stride(offset, v) is None:
                 return None
         return collapsed
+
+
+def with_statement(ir: Kernel, old: Stmt, new: Stmt) -> Kernel:
+    """Return the kernel with one statement replaced."""
+
+    def rule(s: Stmt) -> Block:
+        return (new if s is old else s,)
+
+    return ir.with_body(tile.expand_stmts(ir.body, rule))
