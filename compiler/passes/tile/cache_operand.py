@@ -60,7 +60,7 @@ class CacheOperand(TilePass):
         return min(copies, key=lambda c: c.moved_elements(table), default=None)
 
     def with_panels(self, ir: Kernel, copy: OperandCopy, context: Context) -> Kernel:
-        """Split the lane loop into panels as wide as a register tile, with the loop that rereads the operand inside.
+        """Split the lane loop into panels of register tiles, with the loop that rereads the operand inside.
 
         for %j in 0..100 { for %i { ... } }  ->  for %j.panel in 0..6 { for %i { for %j in %j.panel*16..%j.panel*16 + 16 { ... } } }
 
@@ -85,7 +85,10 @@ class CacheOperand(TilePass):
         return with_unique_names(ir.with_body(expand_stmts(ir.body, rule)))
 
     def panel_width(self, table: Accesses, copy: OperandCopy, machine: Machine) -> int:
-        """Return the columns of a panel, 0 if the lane loop is inside the loop that rereads it, or one vector wide."""
+        """Return the columns of a panel, 0 if the lane loop is inside the loop that rereads it, or one vector wide.
+
+        A panel has as many register tiles as half of the first-level cache holds, at least one.
+        """
         lane, loop, a = copy.lane, copy.loop, copy.read
         stmt = table.loops[lane.var][1]
         lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
@@ -100,10 +103,11 @@ class CacheOperand(TilePass):
             return 0
         depth = dim_hint(product(r.extent for r in copy.reduction.ranges))
         problem = ContractionProblem(lane.extent, lanes, depth, a.execution_count)
-        widest = best_tiles(extent_hint(loop), [problem], machine)[0].registers
+        tile = best_tiles(extent_hint(loop), [problem], machine)[0].registers
+        tiles = max(1, machine.l1 // 2 // (tile * lanes * depth * table.types[a.buffer].dtype.bytes))
         around = prod(extent_hint(r) for r in table.loops[lane.var][2])
         shared = lane.extent * around // machine.threads
-        vectors = min(widest, self.max_elements // (depth * lanes), shared // lanes)
+        vectors = min(tile * tiles, self.max_elements // (depth * lanes), shared // lanes)
         return vectors * lanes if vectors > 1 else 0
 
     def reuse_loop(self, table: Accesses, a: Access, s: Reduce, machine: Machine) -> Range | None:

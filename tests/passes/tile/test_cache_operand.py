@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from compiler.cost.machine import AVX512
+from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.tile.kernel import Local, walk
+from compiler.passes.base import Context
+from compiler.passes.tile.cache_operand import CacheOperand
 from compiler.testing.checks import check_pass
 
 PARAMS = "in %x: f32[2, 16, 6], in %w: f32[2, 5, 6], out %y: f32[2, 16, 5]"
@@ -161,3 +166,15 @@ def test_the_operand_whose_lanes_store_in_order_is_copied() -> None:
         before=few(loops.format("", transposed.format("%w[%j, %r]"))),
         after=few(copy + loops.format("", transposed.replace("%x[%i, %r]", "%t[%r, %i]").format("%w[%j, %r]"))),
     )
+
+
+def test_panels_of_a_short_sum_fill_half_of_the_first_level_cache() -> None:
+    text = """kernel @k(in %x: f32[40, 5], in %w: f32[4000, 5], out %y: f32[40, 4000]) {
+      parallel %j in 0..4000 { parallel %i in 0..40 {
+        %s = reduce add %r in 0..5 { yield %x[%i, %r] * %w[%j, %r] } store %s, %y[%i, %j]
+      } }
+    }"""
+    result = CacheOperand().for_machine(AVX512).run(parse_kernel(text), Context(AVX512))
+    panel = next(s.type for s in walk(result.body) if isinstance(s, Local))
+    assert isinstance(panel.nbytes, int)
+    assert AVX512.l1 // 4 < panel.nbytes <= AVX512.l1 // 2
