@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -32,9 +31,16 @@ class ConstantData:
         """The elements as an array of `dtype.numpy`."""
         return self.dtype.decode(self.array)
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """SHA-256 hash of dtype, shape and elements, 32 hexadecimal digits."""
+        """SHA-256 hash of dtype, shape and elements, 32 hexadecimal digits; computed once."""
+        known: str | None = self.__dict__.get("_digest")
+        if known is None:  # not a `cached_property`: in Python 3.11 one lock makes all threads wait
+            known = self._compute_digest()
+            object.__setattr__(self, "_digest", known)
+        return known
+
+    def _compute_digest(self) -> str:
         import hashlib
 
         array = np.ascontiguousarray(self.array)
