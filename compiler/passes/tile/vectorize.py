@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from compiler.analysis.accesses import Accesses
 from compiler.cost.kernel_time import predicted_seconds
 from compiler.cost.machine import Machine
 from compiler.cost.vectorization import best_disjoint_loops, lane_count, score_loops
@@ -74,16 +75,22 @@ class Vectorize(TilePass):
         """Return the second best loops for lanes if they take less time than the `chosen` ones, else an empty set.
 
         Compares lanes along the sum of a product with lanes along its result, where a tile of accumulators shares loads that scores
-        count for each.
+        count for each, and lanes that store a product's results apart with lanes that store them in order: scores do not count lines.
         """
         table, machine = context.accesses(ir), context.machine
-        if not any(is_contraction(table.loops[v][1]) for v in chosen):
+        if not any(is_contraction(table.loops[v][1]) or stores_product_apart(table, v) for v in chosen):
             return set()
         others = set(best_disjoint_loops(ir.body, {**scores, **dict.fromkeys(chosen, -1)})[1])
         if not others or any(isinstance(table.loops[v][1], Reduce) for v in others):
             return set()
         best, second = (seconds_with_lanes(ir, loops, lanes, machine) for loops in (chosen, others))
         return others if second < best else set()
+
+
+def stores_product_apart(table: Accesses, v: str) -> bool:
+    """Return True if results of a contraction inside loop `v` are stored with a stride along it."""
+    stores = (a for a in table.all if a.is_store and v in a.loop_vars and table.roles[a.buffer] != "local")
+    return any(map(is_contraction, table.reductions(v))) and any(abs(table.stride(a, v) or 0) > 1 for a in stores)
 
 
 def seconds_with_lanes(kernel: Kernel, loops: Collection[str], lanes: int, machine: Machine) -> float:
