@@ -78,8 +78,11 @@ class Tile(TilePass):
     def tile_transposed_loops(
         self, table: Accesses, sizes: dict[str, int], excluded_rows: Set[Range | None], context: Context
     ) -> None:
-        """Tile loops that are contiguous where the lanes are strided, so that blocks are transposed in registers."""
-        for a in table.all:
+        """Tile loops that are contiguous where the lanes are strided, so that blocks are transposed in registers.
+
+        Stores choose first: a line that is stored in pieces costs more than one that is loaded in pieces.
+        """
+        for a in sorted(table.all, key=lambda a: not a.is_store):
             lane = next((r for r in a.loops if r.lanes), None)
             transposed_loops = transpose_loops(table, a, lane.var, lane.lanes) if lane is not None else ()
             if lane is None or not transposed_loops:

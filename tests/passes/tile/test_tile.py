@@ -186,6 +186,17 @@ def interleaved(i: str, b: str, j: str) -> str:
         store %x[%i, %b, %j], %y[%j, 2*%i + %b] }} }} }} }}"""
 
 
+def doubled(i: str, b: str, j: str) -> str:
+    return f"""kernel @k(in %x: f32[40, 10], out %y: f32[40, 20]) {{
+      parallel %j in 0..40{j} lanes 8 {{ parallel %i in 0..10{i} {{ parallel %b in 0..2{b} {{
+        store %x[%j, %i], %y[%j, 2*%i + %b] }} }} }} }}"""
+
+
+def test_stores_choose_blocks_before_loads_do() -> None:
+    """A block for the load would leave every second element of a row to the store."""
+    check_pass("tile", before=doubled("", "", " tile 8"), after=doubled(" tile 4", " tile 2", " tile 8"))
+
+
 def test_two_loops_that_walk_memory_across_the_lanes_are_turned_in_blocks() -> None:
     check_pass(
         "tile",
