@@ -102,7 +102,9 @@ def index_position(n: Node, i: Position, first: int = 1) -> tuple[Dim | Lookup, 
     inner = i[at : at + len(index_shape)]
     others = iter((*i[:at], *i[at + len(index_shape) :]))
     lookups = {
-        d: Lookup(k, broadcast_index(n.operands[k].shape, inner), x.shape[d], wrap_negative=True, in_bounds=in_bounds)
+        d: Lookup(
+            k, broadcast_index(n.operands[k].shape, inner), x.shape[d], wrap_negative=not in_bounds, in_bounds=in_bounds
+        )
         for k, d in enumerate(dims, start=first)
     }
     return tuple(lookups[k] if k in lookups else next(others) for k in range(x.type.rank))

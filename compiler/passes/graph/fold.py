@@ -105,6 +105,8 @@ def as_index_steps(constant: Node) -> Node | None:
     count, start = len(values), int(values[0])
     times = next((k for k, v in enumerate(values) if v != start), count)
     step = int(values[times % count]) - start
+    if abs(start) + abs(step) * count >= 1 << 63:
+        return None
     if not step or count % times or not (values == start + np.arange(count) // times * step).all():
         return None
     steps = ops.iota(size=count // times)

@@ -146,3 +146,11 @@ def floors(values: str, count: int) -> str:
 )
 def test_positions_in_equal_steps_become_functions_of_an_index(values: str, count: int, positions: str) -> None:
     check_pass("fold", before=floors(values, count), after=lookup(positions))
+
+
+def test_steps_beyond_64_bits_are_no_function_of_indices() -> None:
+    check_pass(
+        "fold",
+        before="""graph() { %x = constant f32[3] [inf, 0.0, inf] %y = cast %x {dtype=i64} return %y }""",
+        after="""graph() { %y = constant i64[3] [-9223372036854775808, 0, -9223372036854775808] return %y }""",
+    )
