@@ -138,8 +138,8 @@ def ops_by_statement(
 
     def cost(value: Expr) -> int:
         masked = sum(e.mask is not None for e in value.loads)
-        lookups = (
-            sum(not looked_up.isdisjoint(variables(d)) for e in value.loads for d in e.index[-1:]) if looked_up else 0
+        lookups = sum(
+            bool(e.index) and not looked_up.isdisjoint(variables(e.index[-1])) for e in value.loads if looked_up
         )
         divided = sum(count_divisions(types[e.buffer].offset(e.index)) for e in value.loads)
         memory = len(value.loads) + (machine.masked_load_cost - 1) * masked + machine.division_ops * divided

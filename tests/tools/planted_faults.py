@@ -176,7 +176,7 @@ FAULTS = (
         "  %g = cast %w {dtype=f32}  %b = mul %g, 0.5  %y = matmul %a, %b  return %y", "%x: u8[2, 2]"),
           replaced(integer_contraction, "_sums", lambda f: lambda n, codes, number: ops.neg(f(n, codes, number))), message="runs in integers"),
     Fault("constant-indices", "no sign", graph("%i = constant i64[2] [-1, 0]  %y = index %x, %i {dims=[0]}  return %y", "%x: f32[3]"),
-          replaced(constant_indices, "checked_indices", lambda f: lambda n, d: (v := f(n, d)) and constant_node(np.zeros_like(v.attrs["value"].array))), message="within bounds"),
+          replaced(constant_indices, "checked_indices", lambda f: lambda *a: (v := f(*a)) and constant_node(np.zeros_like(v.attrs["value"].array))), message="within bounds"),
     Fault("sink-gather", "another dimension", graph("%a = take %x, %i {dim=0}  %y = exp %a  return %y", "%x: f32[3, 3], %i: i64[3]"),
           replaced(sink_gather.IndexVector, "gather", lambda f: lambda self, x, dim: f(self, x, 1 - dim)),
           "default,-sink-gather,+sink-gather{max-share=100.0}@before:fuse", "is gathered along"),

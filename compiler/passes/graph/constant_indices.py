@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph
-from compiler.ir.graph.node import Node, constant_node
+from compiler.ir.graph.node import CONSTANT, Node, constant_node
 from compiler.ir.graph.structure import Gather, Lookup, index_vars
+from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.types import i64
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.fold import constant_sources, known_values
@@ -27,30 +29,31 @@ class ConstantIndices(GraphPass):
     exact = True
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        sources = constant_sources(ir)
+        gathers = [n for n in ir.nodes if isinstance(n.structure, Gather) and not n.attrs.get("in_bounds", True)]
+        sources = constant_sources(ir) if gathers else {}
+        check = cache(checked_indices)  # several gathers read the same indices
         new: dict[Node, Node] = {}
-        for n in ir.nodes:
-            if not isinstance(n.structure, Gather) or n.attrs.get("in_bounds", True):
-                continue
+        for n in gathers:
+            assert isinstance(n.structure, Gather)
             lookups = [d for d in n.structure.position(n, index_vars("i", n.type.rank)) if isinstance(d, Lookup)]
             if any(n.operands[d.operand] not in sources for d in lookups):
                 continue
-            checked = {d.operand: checked_indices(n.operands[d.operand], d) for d in lookups}
+            checked = {d.operand: check(n.operands[d.operand], d.extent, d.wrap_negative) for d in lookups}
             if all(checked.values()) and context.may_apply(self, "all indices are within bounds", n):
                 operands = tuple(checked.get(k) or o for k, o in enumerate(n.operands))
                 new[n] = replace(n, operands=operands, attrs={**n.attrs, "in_bounds": True})
         return ir.replace_nodes(new)
 
 
-def checked_indices(indices: Node, lookup: Lookup) -> Node | None:
+def checked_indices(indices: Node, extent: Dim, wrap_negative: bool) -> Node | None:
     """Return constant indices as values in 0..extent-1, or None if some are out of bounds."""
-    values = known_values(indices)
-    if values is None or not isinstance(lookup.extent, int):
+    values = indices.attrs["value"].numpy_values if indices.op is CONSTANT else known_values(indices)
+    if values is None or not isinstance(extent, int):
         return None
     low, high = values.min(initial=0), values.max(initial=0)
-    if low < (-lookup.extent if lookup.wrap_negative else 0) or high >= max(lookup.extent, 1):
+    if low < (-extent if wrap_negative else 0) or high >= max(extent, 1):
         return None
     if low >= 0:
         return indices
-    wrapped = values.astype(i64.numpy) + (values < 0) * lookup.extent
+    wrapped = values.astype(i64.numpy) + (values < 0) * extent
     return constant_node(ConstantData(i64, wrapped), loc=indices.loc).with_name(indices.name)

@@ -36,12 +36,12 @@ class SinkGather(GraphPass):
         search = SinkableGathers(ir)
         new: dict[Node, Node] = {}
         for g in sorted(search.groups(), key=lambda g: g.share):
-            roots = [n for n in g.roots if n not in new]
-            if g.share > self.max_share or len(roots) < len(g.roots):
+            if g.share > self.max_share or any(n in new for n in g.roots):
                 continue
-            message = f"%{g.roots[0].name} is gathered along dimension {g.dim} when it is computed"
+            value = f"%{g.roots[0].name}" if g.roots[0].name else "a value"
+            message = f"{value} is gathered along dimension {g.dim} when it is computed"
             if context.may_apply(self, message, g.roots[0]):
-                new |= {n: search.vectors[n][g.dim].gather(g.source, g.dim).with_name(n.name) for n in roots}
+                new |= {n: search.vectors[n][g.dim].gather(g.source, g.dim).with_name(n.name) for n in g.roots}
         return ir.replace_nodes(new)
 
 
@@ -75,19 +75,25 @@ class SunkGather:
 
 @dataclass
 class SinkableGathers:
-    """Values of a graph that could be gathered after they are computed; `vectors` maps them to the indices by dimension."""
+    """Values of a graph that could be gathered after they are computed.
+
+    `vectors` maps them to the indices by dimension, and `sources` a value and a dimension to what it would be without that
+    gather; equal sources are one node.
+    """
 
     graph: Graph
-    vectors: dict[Node, dict[int, IndexVector]] = field(init=False)
+    vectors: dict[Node, dict[int, IndexVector]] = field(default_factory=dict)
+    sources: dict[tuple[Node, int], Node] = field(default_factory=dict)
     _known: dict[tuple[object, tuple[Node, ...]], Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.vectors = {}
         for n in self.graph.nodes:
             if isinstance(n.structure, Gather):
                 self.vectors[n] = gathered_dims(n)
             elif isinstance(n.structure, Elementwise):
                 self.vectors[n] = dict(self._common_vectors(n))
+            for d in self.vectors.get(n, ()):
+                self.sources[n, d] = self._source(n, d)
 
     def groups(self) -> Iterator[SunkGather]:
         """Yield gathers that can be sunk, with the values that have one source."""
@@ -95,12 +101,12 @@ class SinkableGathers:
         for n, by_dim in self.vectors.items():
             for d in by_dim if isinstance(n.structure, Elementwise) else ():
                 if n in self.graph.outputs or any(not self._passes_on(u, n, d) for u in self.graph.users[n]):
-                    roots.setdefault((self._source(n, d), d), []).append(n)
+                    roots.setdefault((self.sources[n, d], d), []).append(n)
         for (source, d), values in roots.items():
-            before = {n for v in values for n in self._region(v, d)}
+            before = {n for n, _ in reachable([(v, d) for v in values], gathered_operands)}
             after = reachable([source], lambda n: () if n in self.graph.users else n.operands)
             computed = sum(element_count(n) for n in after if n not in self.graph.users)
-            share = (computed + sum(map(element_count, values))) / sum(map(element_count, before))
+            share = (computed + sum(map(element_count, values))) / max(1, sum(map(element_count, before)))
             yield SunkGather(source, d, tuple(values), share)
 
     def _common_vectors(self, n: Node) -> Iterator[tuple[int, IndexVector]]:
@@ -117,22 +123,12 @@ class SinkableGathers:
         dim = d + user.type.rank - n.type.rank if isinstance(user.structure, Elementwise) else -1
         return self.vectors.get(user, {}).get(dim) == self.vectors[n][d]
 
-    def _region(self, n: Node, d: int) -> Iterator[Node]:
-        """Yield the values from the gathers on that `n` is computed from."""
-        yield n
-        if isinstance(n.structure, Elementwise):
-            for o, k in aligned_operands(n, d):
-                if k is not None:
-                    yield from self._region(o, k)
-
     def _source(self, n: Node, d: int) -> Node:
-        """Return what `n` would be without the gather along dimension `d`; equal values are one node."""
+        """Return the value `n` without the gather along dimension `d`, built on the sources of its operands."""
         if isinstance(n.structure, Gather):
-            others = sorted(self.vectors[n].items())
-            return reduce(
-                lambda x, v: self._unique(v[1].gather(x, v[0])), (v for v in others if v[0] != d), n.operands[0]
-            )
-        operands = [o if k is None else self._source(o, k) for o, k in aligned_operands(n, d)]
+            others = sorted((k, v) for k, v in self.vectors[n].items() if k != d)
+            return reduce(lambda x, other: self._unique(other[1].gather(x, other[0])), others, n.operands[0])
+        operands = [o if k is None else self.sources[o, k] for o, k in aligned_operands(n, d)]
         return self._unique(n.op(*operands, loc=n.loc, **n.attrs))
 
     def _unique(self, n: Node) -> Node:
@@ -159,6 +155,12 @@ def aligned_operands(n: Node, d: int) -> Iterator[tuple[Node, int | None]]:
     for o in n.operands:
         k = d - (n.type.rank - o.type.rank)
         yield o, k if k >= 0 and o.shape[k] != 1 else None
+
+
+def gathered_operands(value: tuple[Node, int]) -> list[tuple[Node, int]]:
+    """Return the operands of a value that is gathered along a dimension, with theirs; none for the gather itself."""
+    n, d = value
+    return [(o, k) for o, k in aligned_operands(n, d) if k is not None] if isinstance(n.structure, Elementwise) else []
 
 
 def element_count(n: Node) -> int:

@@ -53,10 +53,8 @@ class CacheOperand(TilePass):
 
     def cheapest_copy(self, table: Accesses, s: Reduce, machine: Machine) -> OperandCopy | None:
         """Return the copy of an operand of `s` that moves the fewest elements; results across lanes are moved as well."""
-        copies = []
-        for a in table.all:
-            if isinstance(a.stmt, Reduce) and a.stmt.name == s.name and (loop := self.reuse_loop(table, a, s, machine)):
-                copies.append(OperandCopy(s, a, loop, lane_loop(table, a, s)))
+        reads = [a for a in table.all if isinstance(a.stmt, Reduce) and a.stmt.name == s.name]
+        copies = [copy for a in reads if (copy := self.operand_copy(table, a, s, machine))]
         return min(copies, key=lambda c: c.moved_elements(table), default=None)
 
     def with_panels(self, ir: Kernel, copy: OperandCopy, context: Context) -> Kernel:
@@ -90,16 +88,12 @@ class CacheOperand(TilePass):
         A panel has as many register tiles as half of the first-level cache holds, at least one.
         """
         lane, loop, a = copy.lane, copy.loop, copy.read
-        stmt = table.loops[lane.var][1]
         lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
-        nest = [f.range for f in perfect_nest((stmt,))]
-        if (
-            loop not in nest
-            or lane not in nest[: nest.index(loop)]
-            or not all(f.parallel for f in perfect_nest((stmt,)))
-        ):
+        nest = perfect_nest((table.loops[lane.var][1],))
+        inside = [f.range for f in nest[1:]]
+        if loop not in inside or not all(f.parallel for f in nest):
             return 0
-        if not isinstance(lane.extent, int) or any(variables(r.lo) | variables(r.hi) for r in nest):
+        if not isinstance(lane.extent, int) or any(variables(f.range.lo) | variables(f.range.hi) for f in nest):
             return 0
         depth = dim_hint(product(r.extent for r in copy.reduction.ranges))
         problem = ContractionProblem(lane.extent, lanes, depth, a.execution_count)
@@ -108,10 +102,10 @@ class CacheOperand(TilePass):
         around = prod(extent_hint(r) for r in table.loops[lane.var][2])
         shared = lane.extent * around // machine.threads
         vectors = min(tile * tiles, self.max_elements // (depth * lanes), shared // lanes)
-        return vectors * lanes if vectors > 1 else 0
+        return min(vectors * lanes, lane.extent) if vectors > 1 else 0
 
-    def reuse_loop(self, table: Accesses, a: Access, s: Reduce, machine: Machine) -> Range | None:
-        """Return the outermost long loop that does not change the operand and before which its copy fits, or None."""
+    def operand_copy(self, table: Accesses, a: Access, s: Reduce, machine: Machine) -> OperandCopy | None:
+        """Return the copy before the outermost long loop that does not change the operand, where it fits; None if it does nowhere."""
         if table.roles[a.buffer] != "in" or not any(table.stride(a, r.var) == 1 for r in s.ranges):
             return None
         loads = [e for e in s.value.subexprs if isinstance(e, Load) and (e.buffer, e.index) == (a.buffer, a.index)]
@@ -137,7 +131,8 @@ class CacheOperand(TilePass):
         if loops == enclosing_loops and any(self.are_others_contiguous(table, a, others, r) for r in loops):
             return None  # lanes along this loop read the others contiguously and broadcast this operand
         inner_loops = {r.var: enclosing_loops[k + 1 :] for k, r in enumerate(enclosing_loops)}
-        return next((r for r in reuse_loops if self.fits_limit(table, a, inner_loops[r.var], s, machine)), None)
+        loop = next((r for r in reuse_loops if self.fits_limit(table, a, inner_loops[r.var], s, machine)), None)
+        return None if loop is None else OperandCopy(s, a, loop, lane)
 
     def are_others_contiguous(self, table: Accesses, a: Access, others: list[Access], r: Range) -> bool:
         """Return True if the others are contiguous along `r`, which is long and does not change this operand."""
@@ -185,9 +180,3 @@ class OperandCopy:
 def contractions(ir: Kernel) -> list[Reduce]:
     """Return the contractions of a kernel."""
     return [s for s in walk(ir.body) if isinstance(s, Reduce) and is_contraction(s)]
-
-
-def lane_loop(table: Accesses, a: Access, s: Reduce) -> Range:
-    """Return the innermost loop around `s` along which its operand `a` is strided."""
-    strided = [r for r in a.loops if r not in s.ranges and table.depends_on(a, r.var)]
-    return [r for r in strided if table.stride(a, r.var) not in (0, 1)][-1]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from compiler.analysis.accesses import Accesses
+from compiler.analysis.accesses import Access, Accesses
 from compiler.errors import TransformError
 from compiler.ir.symbolic.affine import stride
-from compiler.ir.symbolic.index_expr import interval, substitute
+from compiler.ir.symbolic.index_expr import Dim, interval, substitute
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt
@@ -25,8 +26,9 @@ class Collapse(TilePass):
     parallel %i in 0..32 { parallel %j in 0..7 { f(%x[%i, %j]) } }  ->  parallel %i in 0..224 { f(%x[%i // 7, %i % 7]) }
 
     Applies if every address stays affine in the joint index.  Lanes then run across the end of a row, and tiles of a
-    contraction's rows across the end of an image.  Ranges of a reduction are collapsed as well.  Inner loops of at least `max_inner_extent` steps are left alone,
-    because they fill the lanes by themselves; for a dynamic extent the lower bound decides.
+    contraction's rows across the end of an image.  Ranges of a reduction are collapsed as well.  Inner loops of at least
+    `max_inner_extent` steps are left alone, because they fill the lanes by themselves; for a dynamic extent the lower bound
+    decides.
     """
 
     name = "collapse"
@@ -71,10 +73,8 @@ class Collapse(TilePass):
             loop, delinearized = collapse(For(s.ranges[k - 1], (), True), For(s.ranges[k], (), True))
         except TransformError:
             return None
-        for a in table.loads_of(s):
-            index = tuple(substitute(d, delinearized) for d in a.index)
-            if stride(table.types[a.buffer].offset(index), loop.range.var) is None:
-                return None
+        if not stays_affine(table, table.loads_of(s), delinearized, loop.range.var):
+            return None
         moved = substitute_indices(s, delinearized)
         return replace(moved, ranges=(*s.ranges[: k - 1], loop.range, *s.ranges[k + 1 :]))
 
@@ -89,18 +89,21 @@ class Collapse(TilePass):
         except TransformError:
             return None
         v = loop.range.var
-        for a, _ in table.access_groups:  # rejects most pairs before a kernel is built
-            index = tuple(substitute(d, delinearized) for d in a.index)
-            if stride(table.types[a.buffer].offset(index), v) is None:
-                return None
+        if not stays_affine(table, (a for a, _ in table.access_groups), delinearized, v):
+            return None  # rejects most pairs before a kernel is built
         body = tuple(substitute_indices(s, delinearized) for s in nest[-1].body)
         collapsed = table.kernel.with_body(wrap_in_nest([*nest[: k - 1], loop, *nest[k + 1 :]], body))
         table = Accesses(collapsed)
-        for a in table.all:
-            offset = table.types[a.buffer].offset(a.index)
-            if stride(offset, v) is None:
-                return None
-        return collapsed
+        return collapsed if stays_affine(table, table.all, {}, v) else None
+
+
+def stays_affine(table: Accesses, accesses: Iterable[Access], delinearized: Mapping[str, Dim], v: str) -> bool:
+    """Return True if addresses are affine in loop `v` after the indices `delinearized` are substituted."""
+    for a in accesses:
+        index = tuple(substitute(d, delinearized) for d in a.index)
+        if stride(table.types[a.buffer].offset(index), v) is None:
+            return False
+    return True
 
 
 def with_statement(ir: Kernel, old: Stmt, new: Stmt) -> Kernel:

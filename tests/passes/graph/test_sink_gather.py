@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from compiler.cost.machine import AVX512
+from compiler.ir import ops
+from compiler.ir.text.graph_parser import parse_graph
+from compiler.passes.base import Context
+from compiler.passes.graph.sink_gather import SinkGather
 from compiler.testing.checks import check_pass
 
 
@@ -66,3 +71,14 @@ STAY = {
 @pytest.mark.parametrize("case", STAY)
 def test_values_that_stay(case: str) -> None:
     check_pass("sink-gather", unchanged=STAY[case])
+
+
+@pytest.mark.parametrize(("rows", "op", "count"), [(50, "mul A, A", 60), (50, "exp A", 1500), (0, "exp A", 2)])
+def test_long_chains_and_results_without_elements(rows: int, op: str, count: int) -> None:
+    """Each value is visited once: 60 squares have 2**60 paths, and Python's stack does not hold 1,500 calls."""
+    steps = " ".join(f"%a{k + 1} = {op.replace('A', f'%a{k}')}" for k in range(count))
+    before = parse_graph(
+        f"graph(%x: f32[5], %i: i64[{rows}]) {{ %a0 = take %x, %i {{dim=0}} {steps} return %a{count} }}"
+    )
+    after = SinkGather().run(before, Context(AVX512))
+    assert (after.outputs[0].op is ops.take) == (rows > 0)

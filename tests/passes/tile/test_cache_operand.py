@@ -6,7 +6,7 @@ import pytest
 
 from compiler.cost.machine import AVX512
 from compiler.ir.text.tile_parser import parse_kernel
-from compiler.ir.tile.kernel import Local, walk
+from compiler.ir.tile.kernel import Local, Reduce, walk
 from compiler.passes.base import Context
 from compiler.passes.tile.cache_operand import CacheOperand
 from compiler.testing.checks import check_pass
@@ -178,3 +178,14 @@ def test_panels_of_a_short_sum_fill_half_of_the_first_level_cache() -> None:
     panel = next(s.type for s in walk(result.body) if isinstance(s, Local))
     assert isinstance(panel.nbytes, int)
     assert AVX512.l1 // 4 < panel.nbytes <= AVX512.l1 // 2
+
+
+def test_a_panel_is_not_wider_than_the_loop() -> None:
+    text = """kernel @k(in %x: f32[40, 92, 5], in %w: f32[40, 70, 5], out %y: f32[40, 92, 70]) {
+      parallel %b in 0..40 { parallel %j in 0..70 { parallel %i in 0..92 {
+        %s = reduce add %r in 0..5 { yield %x[%b, %i, %r] * %w[%b, %j, %r] } store %s, %y[%b, %i, %j]
+      } } }
+    }"""
+    result = CacheOperand().for_machine(AVX512).run(parse_kernel(text), Context(AVX512))
+    (sum_,) = [s for s in walk(result.body) if isinstance(s, Reduce)]
+    assert [s.type.static_shape() for s in walk(result.body) if isinstance(s, Local)] == [(5, 70)], sum_
