@@ -107,8 +107,8 @@ def transpose_loops(table: Accesses, a: Access, v: str, lanes: int) -> tuple[Ran
 
     If that loop is too short, the loop that continues it in memory comes first, unless that is `v` itself: then whole
     vectors hold several rows.  Empty if there are no such loops.
-    A loop around a reduction qualifies only if the reduction is a contraction.  One around a local buffer does not for a store,
-    as the next step fills the buffer again.
+    A loop around reductions qualifies only if one of them is a contraction: `split-epilogue` takes the rows of several one by one.
+    One around a local buffer does not for a store, as the next step fills the buffer again.
     """
     step = abs(table.stride(a, v) or 0)
     if a.is_masked or step < 2 or _is_deinterleaved(a, step, lanes) or isinstance(a.stmt, Reduce):
@@ -119,7 +119,7 @@ def transpose_loops(table: Accesses, a: Access, v: str, lanes: int) -> tuple[Ran
     def loop_with_stride(stride: Dim) -> Range | None:
         loops = (r for r in a.loops if r.var in free and table.stride(a, r.var) == stride)
         loops = (r for r in loops if table.has_constant_strides(r.var) and isinstance(table.loops[r.var][1], For))
-        return next((r for r in loops if not (sums := table.reductions(r.var)) or any(map(is_contraction, sums))), None)
+        return next((r for r in loops if not (sums := table.reductions(r.var)) or sum(map(is_contraction, sums)) == 1), None)
 
     inner = loop_with_stride(1)
     is_dense = inner is not None and is_interleaved(inner.extent, step, lanes)

@@ -193,6 +193,21 @@ def test_blocks_are_turned_around_contractions_only() -> None:
     assert product == 2 * loads - 256 // 2 + 2 * adds + 16 * 64 - turned
 
 
+def test_blocks_are_not_transposed_around_two_products() -> None:
+    """Their epilogue is split off, and takes one row at a time."""
+
+    def rows(results: int) -> int:
+        products = "".join(
+            f"%s{n} = reduce add %k{n} in 0..4 {{ yield %x[%k{n}, %i] * %w[{n}, %k{n}, %j] }}" for n in range(results)
+        )
+        body = f"parallel %i in 0..64 {{ parallel %j in 0..16 {{ {products} store %s0, %y[%i, %j] }} }}"
+        return scores("const %x: f32[4, 64], in %w: f32[2, 4, 16], out %y: f32[64, 17]", body)["i"]
+
+    each_product = 2 * 16 * 4 * (64 - 4) + 2 * 16 * 4 * (64 - 4)
+    assert rows(1) == each_product + 16 * 64 - 64 * 3
+    assert rows(2) == 2 * each_product + 16 * 64 - 16 * 64 * 5
+
+
 def test_a_panel_is_better_than_rows_apart() -> None:
     """Each step of the sum meets another line of %x, and the next vector of a packed constant."""
 

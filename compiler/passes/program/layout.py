@@ -16,7 +16,7 @@ from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Let, Param, Reduce, dim_hint, extent_hint, walk
-from compiler.ir.tile.program import Launch, Program, Step, expand_launches, non_launch_buffers, walk_steps
+from compiler.ir.tile.program import Launch, Program, Step, execution_counts, expand_launches, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name, with_unique_names
 from compiler.ir.types import TensorType, with_innermost
 from compiler.passes.base import Context, ProgramPass, register
@@ -64,9 +64,9 @@ class LayoutSearch:
     def __init__(self, options: LayoutAssignment, program: Program, context: Context) -> None:
         self.options, self.program, self.context = options, program, context
         self.machine: Machine = context.machine
-        self.launches = list(program.launches)
+        self.launches = [(s, times) for s, times in execution_counts(program.steps) if isinstance(s, Launch)]
         self.saved_ops_cache: dict[tuple[str, tuple[TensorType, ...]], int] = {}
-        self.kernel_accesses = {name: Accesses(program.kernels[name]) for name in {s.kernel for s in self.launches}}
+        self.kernel_accesses = {name: Accesses(program.kernels[name]) for name in {s.kernel for s, _ in self.launches}}
 
     def best_choice(self) -> InnermostDims:
         """Return the choice that saves most operations."""
@@ -83,7 +83,7 @@ class LayoutSearch:
         fixed |= self.externally_used()
         preferred = {name: dict(self.preferred_dims(table)) for name, table in self.kernel_accesses.items()}
         preferred_by_buffer: dict[str, list[int]] = {}
-        for launch in self.launches:
+        for launch, _ in self.launches:
             for p, buffer in zip(self.program.kernels[launch.kernel].params, launch.arguments, strict=True):
                 dim = preferred[launch.kernel].get(p.name)
                 if p.role in ("out", "scratch") and dim is not None and buffer not in fixed:
@@ -103,7 +103,7 @@ class LayoutSearch:
         """Return the outputs that one launch writes entirely and no other step uses."""
         pairs = [
             (buffer, p)
-            for s in self.launches
+            for s, _ in self.launches
             for p, buffer in zip(self.program.kernels[s.kernel].params, s.arguments, strict=True)
         ]
         transposable = set()
@@ -135,7 +135,7 @@ class LayoutSearch:
         for _ in range(self.options.max_sweeps):
             changed = False
             for buffer, dims in candidates.items():
-                users = [s for s in self.launches if buffer in s.arguments]
+                users = [(s, times) for s, times in self.launches if buffer in s.arguments]
                 choices = [_with_innermost(choice, buffer, d) for d in (choice.get(buffer), None, *dims)]
                 best = max(choices, key=lambda c: self.saved_ops(c, users))
                 changed |= best != choice
@@ -144,11 +144,11 @@ class LayoutSearch:
                 break
         return choice
 
-    def saved_ops(self, choice: InnermostDims, launches: list[Launch]) -> int:
-        """Return the operations that vectorization saves in these launches, minus the cost of transposing outputs."""
-        transposed_outputs = {a for s in launches for a in s.arguments if a in choice and a in self.program.outputs}
+    def saved_ops(self, choice: InnermostDims, launches: list[tuple[Launch, int]]) -> int:
+        """Return the operations that vectorization saves when these launches run so often, minus the cost of transposing outputs."""
+        transposed_outputs = {a for s, _ in launches for a in s.arguments if a in choice and a in self.program.outputs}
         transpose_ops = sum(COPY_OPS * dim_hint(self.program.buffers[b].numel) for b in transposed_outputs)
-        return sum(self.kernel_saved_ops(s.kernel, self.param_types(s, choice)) for s in launches) - transpose_ops
+        return sum(n * self.kernel_saved_ops(s.kernel, self.param_types(s, choice)) for s, n in launches) - transpose_ops
 
     def kernel_saved_ops(self, name: str, types: tuple[TensorType, ...]) -> int:
         key = (name, types)

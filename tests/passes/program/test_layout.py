@@ -179,3 +179,15 @@ def test_places_are_computed_once_for_all_channels_where_that_saves_more_than_tu
     check_pass("layout", unchanged=sampled(2))
     run_pipeline(parse_ir(sampled(80)), "layout", context)
     assert "dimension 0 innermost" in str(context.remarks)
+
+
+@pytest.mark.parametrize(("steps", "layout"), [(1, "{1, 0}"), (100, "")])
+def test_launches_in_a_loop_count_as_often_as_they_run(steps: int, layout: str) -> None:
+    """@k has lanes along the first dimension once, @use along the last at each step."""
+    text = f"""program {{ input %a: f32[16, 32]  output %b: f32[{steps}, 8, 32]  {WEIGHT}  buffer %t: f32[16, 32]
+      {conv("k", "f32[16, 32]", "f32[16, 32]").replace("0..6", "0..32").replace("%x[%k, %p]", "%x[%k, 31 - %p]")}
+      kernel @use(in %x: f32[16, 32], out %y: f32[8, 32]) {{
+        parallel %c in 0..8 {{ parallel %p in 0..32 {{ store max(%x[%c, %p], 0.0), %y[%c, %p] }} }} }}
+      launch @k(%a, %w, %t)
+      repeat %n in 0..{steps} {{ view %b.n = %b[%n]  launch @use(%t, %b.n) }} }}"""
+    assert str(run_pipeline(parse_ir(text), "layout", Context()).buffers["t"]) == f"f32[16, 32]{layout}"
