@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from compiler.errors import TransformError
 from compiler.ir import scalar
@@ -27,38 +26,34 @@ from compiler.ir.tile.substitution import bound_names, substitute_indices
 from compiler.ir.types import TensorType
 
 
-def cache_operand(loop: For, operand: Expr, dims: Sequence[Range], name: str, bounds: Bounds) -> Block:
-    """Compute `operand` for all steps inside `loop` before it, in local buffer `name` with one dimension per range of `dims`.
+def cache_operand(body: Block, operand: Expr, dims: Sequence[Range], name: str, bounds: Bounds) -> Block:
+    """Compute `operand` for all steps of the loops in `body` before them, in local buffer `name` with one dimension per range of `dims`.
 
     for %i { for %j { reduce %r { x[%i, %r] * k[%j, %r] } } }       operand k[%j, %r], dims %r, %j
     ->  local %name  for %r { for %j { store k[%j, %r], %name[%r, %j] } }
         for %i { for %j { reduce %r { x[%i, %r] * %name[%r, %j] } } }
 
-    `bounds` are those of the loops around `loop`.  Values that `loop` binds to expressions are computed again in the copy.
-    TransformError if `loop` stores to a buffer of the operand or binds another name in it, a load is masked (the copy would
-    read out of bounds), or the box depends on the loop itself.
+    `bounds` are those of the loops around `body`.  Values that `body` binds to expressions are computed again in the copy.
+    TransformError if `body` stores to a buffer of the operand or binds another name in it, or a load is masked (the copy would
+    read out of bounds).
     """
-    value = with_inlined_values(operand, loop)
+    value = with_inlined_values(operand, body)
     for load in value.loads:
         if load.mask is not None:
             raise TransformError(f"the load of %{load.buffer} is masked")
-        if load.buffer in stored_buffers((loop,)):
-            raise TransformError(f"%{load.buffer} is stored to in the loop over %{loop.range.var}")
+        if load.buffer in stored_buffers(body):
+            raise TransformError(f"%{load.buffer} is stored to in the loops that read it")
     own = {r.var for r in dims}
-    if loop.range.var in own | value.used_names:
-        raise TransformError(f"the operand depends on %{loop.range.var}")
-    if bound := sorted(value.used_names & bound_names((loop,)) - own):
-        raise TransformError(f"the operand depends on %{bound[0]}, bound in the loop over %{loop.range.var}")
+    if bound := sorted(value.used_names & bound_names(body) - own):
+        raise TransformError(f"the operand depends on %{bound[0]}, bound in the loops that read it")
     rename = {r.var: f"{name}.{r.var}" for r in dims}
     fill = Store(name, tuple(var(r.var) - r.lo for r in dims), value)
     fill = substitute_indices(fill, {v: var(n) for v, n in rename.items()})
     copy = wrap_in_nest([Range(rename[r.var], r.lo, r.hi) for r in dims], (fill,))
     shape = tuple(max_extent(r.extent, bounds) for r in dims)
     read = Load(operand.dtype, name, tuple(var(r.var) - r.lo for r in dims))
-    body = map_exprs(
-        loop.body, lambda e: scalar.transform(e, lambda x: read if x.is_structurally_equal(operand) else x)
-    )
-    return (Local(name, TensorType(operand.dtype, shape)), *copy, replace(loop, body=body))
+    body = map_exprs(body, lambda e: scalar.transform(e, lambda x: read if x.is_structurally_equal(operand) else x))
+    return (Local(name, TensorType(operand.dtype, shape)), *copy, *body)
 
 
 def cache_operand_at(
@@ -69,14 +64,14 @@ def cache_operand_at(
     def rule(stmt: Stmt) -> Block:
         if not isinstance(stmt, For) or stmt.range.var != loop.var:
             return (stmt,)
-        return cache_operand(stmt, operand, dims, name, bounds)
+        return cache_operand((stmt,), operand, dims, name, bounds)
 
     return expand_stmts(body, rule)
 
 
-def with_inlined_values(e: Expr, loop: For) -> Expr:
-    """Return `e`, part of `loop`, with the values that statements of `loop` bind to expressions replaced by those."""
-    values = {s.name: s.value for s in walk((loop,)) if isinstance(s, Let)}
+def with_inlined_values(e: Expr, body: Block) -> Expr:
+    """Return `e`, part of `body`, with the values that statements of `body` bind to expressions replaced by those."""
+    values = {s.name: s.value for s in walk(body) if isinstance(s, Let)}
 
     def rule(x: Expr) -> Expr:
         return scalar.transform(values[x.name], rule) if isinstance(x, Ref) and x.name in values else x

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from compiler.analysis.accesses import Access, Accesses
 from compiler.analysis.operand_reuse import ContractionReuse, footprint_bytes, match_contraction_reuse
+from compiler.cost.contraction import ContractionProblem, best_tiles, resident_lines
 from compiler.cost.machine import Machine
 from compiler.ir.scalar import Load, Ref, const
+from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import (
     Block,
@@ -26,15 +28,18 @@ from compiler.ir.tile.kernel import (
 from compiler.ir.tile.loop_nest import map_nests, perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, with_fresh_names, with_unique_names
 from compiler.passes.base import Context, TilePass, from_machine, register
+from compiler.transforms.block_copies import BlockCopies
 from compiler.transforms.interchange import interchange
 from compiler.transforms.split import Strips, strip_mine, strip_mine_to_end
 
 
-class StoredContraction(NamedTuple):
-    """A contraction and the store of its result: the whole body of a loop nest."""
+class BlockedContraction(NamedTuple):
+    """A contraction and the store of its result, the whole body of a loop nest, and the operands to copy."""
 
     reduction: Reduce
     store: Store
+    by_row: Load | None
+    by_column: Load | None
 
     @property
     def depth(self) -> Range:
@@ -54,12 +59,16 @@ class CacheBlocking(TilePass):
 
     parallel %i { parallel %j { %s = reduce add %r { x[%r, %i] * w[%r, %j] }  store %s, y } }
     ->  parallel %i.part { for %i.., %j { store 0, y }
-          for %r.block { for %j { for %i.. { %s = reduce add %r.. { ... }  store y + %s, y } } } }
+          for %r.block { local %a  copy of x[%r.., %i..]
+            for %j.panel { local %b  copy of w[%r.., %j..]
+              for %i.. { for %j.. { %s = reduce add %r.. { %a * %b }  store y + %s, y } } } } }
 
     The reduction (K) is blocked if the operands are strided along it, because each step then reads a few elements of
     another row, and every tile of accumulators touches more cache lines and pages than the caches and the TLB hold.
+    A block of each strided operand is copied to dense rows: of at most `max_elements`, and of a panel of register tiles.
     Applies to reductions of at least `min_depth` steps, in blocks of `depth_block` (0: none).  If one operand is contiguous along
-    them, the other's row stride must be a multiple of `conflict_stride` bytes, which maps its rows to few cache sets.  If
+    them, the other's row stride must be a multiple of `conflict_stride` bytes, which maps its rows to few cache sets.  Copies pay
+    for shorter ones too, if `min_reuse` rows or columns, of static number, reread them, and a set of the cache could not hold all steps.  If
     threads have too few outer iterations, rows or columns are split into parts of at least `min_part_length`.  Shorter
     chains of additions also round less.
     """
@@ -70,19 +79,22 @@ class CacheBlocking(TilePass):
     min_depth: int = from_machine("min_blocked_depth")
     conflict_stride: int = from_machine("way_bytes")
     min_part_length: int = from_machine("min_part_length")
+    min_reuse: int = from_machine("min_dense_reuse")
+    max_elements: int = from_machine("max_local_elements")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        nest = perfect_nest(ir.body)
-        match = self.match_contraction(nest)
-        if (
-            match is None
-            or not self.has_strided_operands(context.accesses(ir), nest, match)
-            or not context.may_apply(self, f"%{match.depth.var} in blocks of {self.depth_block}")
-        ):
+        nest, table = perfect_nest(ir.body), context.accesses(ir)
+        match = self.match_contraction(table, nest, context.machine)
+        if match is None or not context.may_apply(self, self.describe(match)):
             return map_nests(ir, lambda part: self.block_rows(part, context))
         context.propose(self, replace(self, depth_block=0))
-        body = self.block_depth(match, nest, context.machine, NameSupply(ir))
+        body = self.block_depth(match, nest, table, context.machine, NameSupply(ir))
         return with_unique_names(ir.with_body(wrap_in_nest(nest[:-2], body)))
+
+    def describe(self, match: BlockedContraction) -> str:
+        """Return the remark on a blocked contraction."""
+        copies = " and ".join(f"%{e.buffer}" for e in (match.by_row, match.by_column) if e is not None)
+        return f"%{match.depth.var} in blocks of {self.block_length(match.depth)}" + (copies and f", {copies} copied")
 
     # rows and columns
 
@@ -125,52 +137,78 @@ class CacheBlocking(TilePass):
 
     # the reduction
 
-    def match_contraction(self, nest: list[For]) -> StoredContraction | None:
-        """Match a contraction of `min_depth` steps or more that the two innermost loops compute and store."""
+    def match_contraction(self, table: Accesses, nest: list[For], machine: Machine) -> BlockedContraction | None:
+        """Match a contraction that the two innermost loops compute and store, and that profits from blocks or copies."""
         if len(nest) < 2 or not all(f.parallel for f in nest) or not self.depth_block:
             return None
         match nest[-1].body:
             case (Reduce(body=(), ranges=(depth,)) as sum_, Store() as store) if is_contraction(sum_):
-                plain = store.value == Ref(sum_.value.dtype, sum_.name)
-                return StoredContraction(sum_, store) if plain and dim_hint(depth.extent) >= self.min_depth else None
-        return None
-
-    def has_strided_operands(self, table: Accesses, nest: list[For], match: StoredContraction) -> bool:
-        """Return True if one operand has the rows, one the columns, and their strides make blocking profitable."""
-        rows, columns, depth = nest[-2].range.var, nest[-1].range.var, match.depth.var
-        reads = table.loads_of(match.reduction)
-        column_reads = [a for a in reads if table.depends_on(a, columns) and not table.depends_on(a, rows)]
-        row_reads = [a for a in reads if table.depends_on(a, rows) and not table.depends_on(a, columns)]
-        if (len(reads), len(column_reads), len(row_reads)) != (2, 1, 1):
-            return False
+                reads = table.loads_of(sum_)
+            case _:
+                return None
+        rows, columns = nest[-2].range, nest[-1].range
+        by_column = [a for a in reads if table.depends_on(a, columns.var) and not table.depends_on(a, rows.var)]
+        by_row = [a for a in reads if table.depends_on(a, rows.var) and not table.depends_on(a, columns.var)]
+        if store.value != Ref(sum_.value.dtype, sum_.name) or (len(reads), len(by_column), len(by_row)) != (2, 1, 1):
+            return None
         if any(is_masked_or_packed(table, a) for a in reads):
-            return False
-        (w,), (x,) = column_reads, row_reads
-        w_stride, x_stride = table.stride(w, depth), table.stride(x, depth)
-        if not w_stride or not x_stride or table.stride(w, columns) != 1 or abs(w_stride) == 1:
-            return False
-        return abs(x_stride) > 1 or w_stride * table.types[w.buffer].dtype.bytes % self.conflict_stride == 0
+            return None
+        (w,), (x,) = by_column, by_row
+        w_stride, x_stride = (abs(table.stride(a, depth.var) or 0) for a in (w, x))
+        if not x_stride or w_stride < 2 or table.stride(w, columns.var) != 1:
+            return None
+        shares_sets = w_stride * table.types[w.buffer].dtype.bytes % self.conflict_stride == 0
+        is_blocked = dim_hint(depth.extent) >= self.min_depth and (x_stride > 1 or shares_sets)
+        exceeds_set = dim_hint(depth.extent) > resident_lines(self.conflict_stride, machine)
+        has_copies = (is_blocked or exceeds_set) and isinstance(rows.extent, int) and isinstance(columns.extent, int)
+        copied = {w.buffer: has_copies and extent_hint(rows) >= self.min_reuse}
+        copied[x.buffer] = has_copies and extent_hint(columns) >= self.min_reuse and x_stride > 1
+        if not is_blocked and not any(copied.values()):
+            return None
+        loads = {e.buffer: e for e in sum_.value.loads if copied[e.buffer]}
+        return BlockedContraction(sum_, store, loads.get(x.buffer), loads.get(w.buffer))
 
-    def block_depth(self, match: StoredContraction, nest: list[For], machine: Machine, fresh: NameSupply) -> Block:
+    def block_length(self, depth: Range) -> Dim:
+        """Return the steps of a block of the reduction, of which a static one has equal ones."""
+        if not isinstance(depth.extent, int):
+            return self.depth_block
+        return -(-depth.extent // -(-depth.extent // self.depth_block))
+
+    def block_depth(
+        self, match: BlockedContraction, nest: list[For], table: Accesses, machine: Machine, fresh: NameSupply
+    ) -> Block:
         """Build loops that clear the result and add each block of the reduction, split into parts for idle threads."""
         rows, columns, depth = nest[-2].range, nest[-1].range, match.depth
         parts_needed = -(-machine.threads // iteration_count_hint(f.range for f in nest[:-2]))
         longest = max(rows, columns, key=extent_hint)
         parts = self.split_for_threads(longest, parts_needed, machine.min_tile_extent, fresh(f"{longest.var}.part"))
+        bounds = dict(table.loop_bounds)
         if parts is not None:
             rows, columns = (parts.inner if r is longest else r for r in (rows, columns))
-        total = match.reduction.value.dtype
+            bounds[parts.outer.var] = (0, extent_hint(parts.outer) - 1)
+        lanes = machine.lanes(8 * match.reduction.value.dtype.bytes)
+        problem = ContractionProblem(extent_hint(columns), lanes, dim_hint(self.block_length(depth)), 1)
+        panel = best_tiles(extent_hint(rows), [problem], machine)[0].registers * lanes
+        copies = BlockCopies(match.by_row, match.by_column, panel, self.max_elements, bounds, fresh)
+        if self.block_length(depth) == depth.extent:
+            body = copies.nest(rows, columns, depth, (match.reduction, match.store))
+        else:
+            body = self.sum_of_blocks(match, rows, columns, copies)
+        return body if parts is None else (For(parts.outer, body, parallel=True),)
+
+    def sum_of_blocks(self, match: BlockedContraction, rows: Range, columns: Range, copies: BlockCopies) -> Block:
+        """Build loops that clear the result and add each block of the reduction."""
+        total, depth = match.reduction.value.dtype, match.depth
         partial_sum = Load(total, match.store.buffer, match.store.index)
         accumulate = replace(match.store, value=partial_sum + match.store.value)
 
         def add_block(r: Range) -> Block:
-            return wrap_in_nest([columns, rows], (replace(match.reduction, ranges=(r,)), accumulate))
+            return copies.nest(rows, columns, r, (replace(match.reduction, ranges=(r,)), accumulate))
 
         clear = wrap_in_nest([rows, columns], (replace(match.store, value=const(0, total)),))
-        blocks = strip_mine(depth, self.depth_block, fresh(f"{depth.var}.block"))
-        body: Block = (*clear, For(blocks.outer, add_block(blocks.inner)))
-        body = body if blocks.remainder is None else (*body, *add_block(blocks.remainder))
-        return body if parts is None else (For(parts.outer, body, parallel=True),)
+        blocks = strip_mine(depth, dim_hint(self.block_length(depth)), copies.fresh(f"{depth.var}.block"))
+        rest = () if blocks.remainder is None else add_block(blocks.remainder)
+        return (*clear, For(blocks.outer, add_block(blocks.inner)), *rest)
 
     def split_for_threads(self, r: Range, threads: int, unit: int, name: str) -> Strips | None:
         """Split `r` into a loop over parts, up to two per thread, and over a part, a multiple of `unit`; None for one part."""

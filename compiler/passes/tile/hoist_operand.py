@@ -63,7 +63,7 @@ class HoistOperand(TilePass):
                 continue
             statement = table.loops[loop.var][1]
             assert isinstance(statement, For)
-            value, stored = with_inlined_values(operand, statement), stored_buffers((statement,))
+            value, stored = with_inlined_values(operand, (statement,)), stored_buffers((statement,))
             if any(load.mask is not None or load.buffer in stored for load in value.loads):
                 continue
             if not value.used_names & bound_names((statement,)) <= {r.var for r in dims}:

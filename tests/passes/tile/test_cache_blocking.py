@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from compiler.cost.machine import Machine
-from compiler.testing.checks import check_pass
+from compiler.passes.base import Context
+from compiler.passes.manager import run_pipeline
+from compiler.testing.checks import check_pass, parse_ir
 
 BLOCKS = "cache-blocking{depth-block=4,min-depth=8,conflict-stride=32}"
 ALONE, TWO = Machine(threads=1), Machine(threads=2)
@@ -51,6 +53,61 @@ def test_threads_have_parts_of_the_longer_side(long: str) -> None:
         before = product().replace("0..3", "0..40")
     after = f"parallel %h in 0..2 {{ {body} }}"
     check_pass(BLOCKS, before=kernel(before, params), after=kernel(after, params), machine=TWO)
+
+
+def copied(first: str, last: str, x: str, name: str) -> str:
+    """The loops over columns `first` to `last` that read a copy of theirs, and %x or a copy as `x` says."""
+    return f"""local %{name}: f32[8, {last}-{first}]
+        for %{name}c in 0..8 {{ for %{name}d in {first}..{last} {{ store %w[%{name}c, %{name}d], %{name}[%{name}c, %{name}d - {first}] }} }}
+        for %{name}i in 0..9 {{ for %{name}j in {first}..{last} {{
+          %{name}s = reduce add %{name}r in 0..8 {{ yield {x.format(name)} * %{name}[%{name}r, %{name}j - {first}] }}
+          store %{name}s, %y[%{name}i, %{name}j] }} }}"""
+
+
+@pytest.mark.parametrize("rereads", [4, 16])
+def test_blocks_of_operands_are_copied_that_enough_rows_or_columns_reread(rereads: int) -> None:
+    """%x by 70 columns, %w by 9 rows: 24 columns at a time, 3 vectors of accumulators.  One block needs no sum of blocks."""
+    params = "in %x: f32[8, 9], in %w: f32[8, 70], out %y: f32[9, 70]"
+    before = product(length="8").replace("0..6", "0..9").replace("0..3", "0..70")
+    copy = "local %a: f32[8, 9]  for %b in 0..8 { for %c in 0..9 { store %x[%b, %c], %a[%b, %c] } }"
+    if rereads == 4:
+        panels = copied("%n*24", "%n*24 + 24", "%a[%{0}r, %{0}i]", "p").replace("%n*24 + 24-%n*24", "24")
+        body = f"for %n in 0..2 {{ {panels} }} {copied('48', '70', '%a[%{0}r, %{0}i]', 'q').replace('70-48', '22')}"
+    else:
+        body = """for %q in 0..70 { for %p in 0..9 {
+          %s = reduce add %r in 0..8 { yield %a[%r, %p] * %w[%r, %q] }  store %s, %y[%p, %q] } }"""
+    check_pass(
+        f"cache-blocking{{depth-block=8,min-depth=8,min-reuse={rereads}}}",
+        before=kernel(before, params),
+        after=kernel(copy + body, params),
+        machine=Machine(threads=1, vector_bits=256),
+        remark="%r in blocks of 8, %x and %w copied" if rereads == 4 else "%r in blocks of 8, %x copied",
+    )
+
+
+def test_copies_of_rows_have_a_limit() -> None:
+    """Of 4 steps and 9 rows, 3 fit in 16 elements."""
+    params = "in %x: f32[8, 9], in %w: f32[8, 20], out %y: f32[9, 20]"
+    before = product(length="8").replace("0..6", "0..9").replace("0..3", "0..20")
+    after = """for %a in 0..9 { for %b in 0..20 { store 0.0, %y[%a, %b] } }
+      for %n in 0..2 { for %m in 0..3 {
+        local %x.copy: f32[4, 3]
+        for %c in %n*4..%n*4 + 4 { for %d in %m*3..%m*3 + 3 { store %x[%c, %d], %x.copy[%c - %n*4, %d - %m*3] } }
+        for %q in 0..20 { for %p in %m*3..%m*3 + 3 {
+          %s = reduce add %r in %n*4..%n*4 + 4 { yield %x.copy[%r - %n*4, %p - %m*3] * %w[%r, %q] }
+          store %y[%p, %q] + %s, %y[%p, %q] } } } }"""
+    passes = "cache-blocking{depth-block=4,min-depth=8,min-reuse=10,max-elements=16}"
+    check_pass(passes, before=kernel(before, params), after=kernel(after, params), machine=ALONE)
+
+
+@pytest.mark.parametrize("steps", [12, 13])
+def test_short_reductions_have_copies_where_a_set_of_the_cache_cannot_hold_their_rows(steps: int) -> None:
+    machine = Machine(threads=1, l1_ways=12, usable_ways=12)
+    body = product(length=f"{steps}").replace("0..6", "0..9").replace("0..3", "0..9")
+    text = kernel(body, f"in %x: f32[{steps}, 9], in %w: f32[{steps}, 9], out %y: f32[9, 9]")
+    context = Context(machine)
+    run_pipeline(parse_ir(text), "cache-blocking{min-reuse=4}", context)
+    assert ("copied" in str([str(r) for r in context.remarks])) == (steps > 12)
 
 
 def test_a_sum_of_open_length_has_what_is_left_behind_its_blocks() -> None:
