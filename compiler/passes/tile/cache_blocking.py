@@ -68,7 +68,8 @@ class CacheBlocking(TilePass):
     A block of each strided operand is copied to dense rows: of at most `max_elements`, and of a panel of register tiles.
     Applies to reductions of at least `min_depth` steps, in blocks of `depth_block` (0: none).  If one operand is contiguous along
     them, the other's row stride must be a multiple of `conflict_stride` bytes, which maps its rows to few cache sets.  Copies pay
-    for shorter ones too, if `min_reuse` rows or columns, of static number, reread them, and a set of the cache could not hold all steps.  If
+    for shorter ones too, if a set of the cache could not hold all steps, and a static number of rows or columns reread them: at
+    least `min_reuse`, or `min_conflict_reuse` where the operand's rows do share few sets.  If
     threads have too few outer iterations, rows or columns are split into parts of at least `min_part_length`.  Shorter
     chains of additions also round less.
     """
@@ -80,6 +81,7 @@ class CacheBlocking(TilePass):
     conflict_stride: int = from_machine("way_bytes")
     min_part_length: int = from_machine("min_part_length")
     min_reuse: int = from_machine("min_dense_reuse")
+    min_conflict_reuse: int = from_machine("min_operand_reuse")
     max_elements: int = from_machine("max_local_elements")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
@@ -159,14 +161,24 @@ class CacheBlocking(TilePass):
             return None
         shares_sets = w_stride * table.types[w.buffer].dtype.bytes % self.conflict_stride == 0
         is_blocked = dim_hint(depth.extent) >= self.min_depth and (x_stride > 1 or shares_sets)
-        exceeds_set = dim_hint(depth.extent) > resident_lines(self.conflict_stride, machine)
-        has_copies = (is_blocked or exceeds_set) and isinstance(rows.extent, int) and isinstance(columns.extent, int)
-        copied = {w.buffer: has_copies and extent_hint(rows) >= self.min_reuse}
-        copied[x.buffer] = has_copies and extent_hint(columns) >= self.min_reuse and x_stride > 1
+        is_static = isinstance(rows.extent, int) and isinstance(columns.extent, int)
+        copied = {
+            a.buffer: is_static and stride > 1 and self.is_copied(table, a, depth, extent_hint(r), is_blocked, machine)
+            for a, stride, r in ((w, w_stride, rows), (x, x_stride, columns))
+        }
         if not is_blocked and not any(copied.values()):
             return None
         loads = {e.buffer: e for e in sum_.value.loads if copied[e.buffer]}
         return BlockedContraction(sum_, store, loads.get(x.buffer), loads.get(w.buffer))
+
+    def is_copied(
+        self, table: Accesses, a: Access, depth: Range, rereads: int, is_blocked: bool, machine: Machine
+    ) -> bool:
+        """Return True if blocks of an operand that is strided along the reduction are reread often enough for a copy."""
+        steps, stride = dim_hint(self.block_length(depth)), abs(table.stride(a, depth.var) or 0)
+        if steps > resident_lines(stride * table.types[a.buffer].dtype.bytes, machine):
+            return rereads >= self.min_conflict_reuse
+        return rereads >= self.min_reuse and (is_blocked or steps > resident_lines(self.conflict_stride, machine))
 
     def block_length(self, depth: Range) -> Dim:
         """Return the steps of a block of the reduction, of which a static one has equal ones."""
