@@ -16,11 +16,13 @@ from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Let, Param, Reduce, dim_hint, extent_hint, walk
+from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.ir.tile.program import Launch, Program, Step, execution_counts, expand_launches, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name, with_unique_names
 from compiler.ir.types import TensorType, with_innermost
 from compiler.passes.base import Context, ProgramPass, register
 from compiler.passes.tile.cache_operand import CacheOperand
+from compiler.passes.tile.collapse import Collapse, is_pointwise
 
 InnermostDims: TypeAlias = dict[str, int]
 """Innermost dimension of each buffer that is not row-major."""
@@ -153,7 +155,7 @@ class LayoutSearch:
     def kernel_saved_ops(self, name: str, types: tuple[TensorType, ...]) -> int:
         key = (name, types)
         if key not in self.saved_ops_cache:
-            table = self.kernel_accesses[name].with_param_types(types)
+            table = self.with_collapsed_loops(self.kernel_accesses[name].with_param_types(types), types)
             lanes, scheduled = lane_count(table.kernel, self.machine), self.with_packed_elements(table, types)
             if scheduled is table:
                 scheduled = self.with_cached_operands(table, types)
@@ -162,6 +164,14 @@ class LayoutSearch:
             hoisted = hoisted_ops(table) // lanes
             self.saved_ops_cache[key] = by_lanes + hoisted + scalar_ops(table) - scalar_ops(scheduled)
         return self.saved_ops_cache[key]
+
+    def with_collapsed_loops(self, table: Accesses, types: tuple[TensorType, ...]) -> Accesses:
+        """Return the accesses of a kernel with scans or sums after the loops around them are collapsed, so that lanes follow memory."""
+        if is_pointwise(perfect_nest(table.kernel.body)):
+            return table
+        kernel = with_unique_names(_retyped(table.kernel, types))
+        collapsed = Collapse().for_machine(self.machine).run(kernel, Context(self.machine))
+        return table if collapsed == kernel else Accesses(collapsed)
 
     def with_packed_elements(self, table: Accesses, types: tuple[TensorType, ...]) -> Accesses:
         """Return the accesses of a kernel after its contractions have become dot products, where they can."""

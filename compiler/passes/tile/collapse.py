@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.analysis.accesses import Access, Accesses
@@ -25,7 +25,7 @@ class Collapse(TilePass):
 
     parallel %i in 0..32 { parallel %j in 0..7 { f(%x[%i, %j]) } }  ->  parallel %i in 0..224 { f(%x[%i // 7, %i % 7]) }
 
-    Applies if every address stays affine in the joint index.  Lanes then run across the end of a row, and tiles of a
+    Applies if every address stays affine in the joint index; around scans and sums, only to the loop that memory follows.  Lanes then run across the end of a row, and tiles of a
     contraction's rows across the end of an image.  Ranges of a reduction are collapsed as well.  Inner loops of at least
     `max_inner_extent` steps are left alone, because they fill the lanes by themselves; for a dynamic extent the lower bound
     decides.
@@ -36,20 +36,16 @@ class Collapse(TilePass):
     max_inner_extent: int = from_machine("max_collapsed_extent")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        nest = perfect_nest(ir.body)
-        body = [s for f in nest[-1:] for s in f.body]
-        is_pointwise = all(
-            is_contraction(s) if isinstance(s, tile.Reduce) else not isinstance(s, (tile.Local, For)) for s in body
-        )
-        if is_pointwise and all(f.parallel for f in nest):
+        if all(f.parallel for f in perfect_nest(ir.body)):
             ir = self.collapse_loops(ir, context)
         return self.collapse_ranges(ir, context)
 
     def collapse_loops(self, ir: Kernel, context: Context) -> Kernel:
         """Collapse the loops of a kernel that is one nest."""
         for k in range(len(perfect_nest(ir.body)) - 1, 0, -1):
-            nest = perfect_nest(ir.body)
-            collapsed = None if self.is_long(nest[k].range) else self.collapse_pair(context.accesses(ir), nest, k)
+            nest, table = perfect_nest(ir.body), context.accesses(ir)
+            is_left = self.is_long(nest[k].range) or not (is_pointwise(nest) or is_innermost(table, nest[k].range.var))
+            collapsed = None if is_left else self.collapse_pair(table, nest, k)
             message = f"%{nest[k - 1].range.var} and %{nest[k].range.var} collapsed"
             if collapsed is not None and context.may_apply(self, message):
                 ir = collapsed
@@ -95,6 +91,18 @@ class Collapse(TilePass):
         collapsed = table.kernel.with_body(wrap_in_nest([*nest[: k - 1], loop, *nest[k + 1 :]], body))
         table = Accesses(collapsed)
         return collapsed if stays_affine(table, table.all, {}, v) else None
+
+
+def is_pointwise(nest: Sequence[For]) -> bool:
+    """Return True if a nest has neither local buffers nor loops inside, nor reductions but contractions."""
+    body = [s for f in nest[-1:] for s in f.body]
+    return all(is_contraction(s) if isinstance(s, Reduce) else not isinstance(s, (tile.Local, For)) for s in body)
+
+
+def is_innermost(table: Accesses, v: str) -> bool:
+    """Return True if accesses to memory are contiguous along loop `v`, but for those of one element."""
+    strides = [table.stride(a, v) for a in table.all if table.roles[a.buffer] != "local"]
+    return 1 in strides and all(s in (0, 1) for s in strides)
 
 
 def stays_affine(table: Accesses, accesses: Iterable[Access], delinearized: Mapping[str, Dim], v: str) -> bool:

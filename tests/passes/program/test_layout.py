@@ -191,3 +191,14 @@ def test_launches_in_a_loop_count_as_often_as_they_run(steps: int, layout: str) 
       launch @k(%a, %w, %t)
       repeat %n in 0..{steps} {{ view %b.n = %b[%n]  launch @use(%t, %b.n) }} }}"""
     assert str(run_pipeline(parse_ir(text), "layout", Context()).buffers["t"]) == f"f32[16, 32]{layout}"
+
+
+def test_scans_keep_rows_where_lanes_follow_the_dimensions_behind_theirs() -> None:
+    """44 x 3 results lie side by side: no need to store 44 of them together."""
+    text = """program { input %a: f32[9, 44, 3]  output %b: f32[9, 44, 3]
+      kernel @scan(in %x: f32[9, 44, 3], out %y: f32[9, 44, 3]) {
+        parallel %j in 0..44 { parallel %k in 0..3 {
+          local %c: f32[]  store 0.0, %c[]
+          for %r in 0..9 { %s = %c[] + %x[%r, %j, %k]  store %s, %c[]  store %s, %y[%r, %j, %k] } } } }
+      launch @scan(%a, %b) }"""
+    check_pass("layout", unchanged=text, special=False)

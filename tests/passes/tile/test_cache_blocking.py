@@ -110,6 +110,16 @@ def test_short_reductions_have_copies_where_a_set_of_the_cache_cannot_hold_their
     assert ("copied" in str([str(r) for r in context.remarks])) == (steps > 12)
 
 
+@pytest.mark.parametrize(("columns", "copies"), [(1024, "%w copied"), (1000, "")])
+def test_rows_that_share_few_sets_are_copied_for_fewer_rereads(columns: int, copies: str) -> None:
+    """Of rows 4096 bytes apart a set holds 12; rows 4000 bytes apart are spread over all sets."""
+    body = product(length="64").replace("0..6", "0..20").replace("0..3", f"0..{columns}")
+    text = kernel(body, f"in %x: f32[64, 20], in %w: f32[64, {columns}], out %y: f32[20, {columns}]")
+    context = Context(Machine(threads=1, l1_ways=12, usable_ways=12))
+    run_pipeline(parse_ir(text), "cache-blocking{min-reuse=2000,min-conflict-reuse=16}", context)
+    assert copies in str([str(r) for r in context.remarks]) and bool(copies) == ("copied" in str(context.remarks))
+
+
 def test_a_sum_of_open_length_has_what_is_left_behind_its_blocks() -> None:
     sizes = "size m in 8..64 hint 20, in %x: f32[m, 6], in %w: f32[m, 3], out %y: f32[6, 3]"
     body = in_blocks(rest="m//4*4..m", whole="m//4")

@@ -135,3 +135,32 @@ def test_ranges_that_stay(sum_: str) -> None:
           parallel %i in 0..2 {{ %s = {sum_} store %s, %y[%i] }}
         }}""",
     )
+
+
+def scanned(x: str) -> str:
+    """A kernel that adds along the middle of three dimensions; rows and columns of the other two are `x` of %i and %k."""
+    return f"""kernel @k(in %x: f32[3, 6, 4, 5], out %y: f32[3, 6, 4, 5]) {{
+      parallel %i in 0..3 {{ {x} {{
+        local %c: f32[]  store 0.0, %c[]
+        for %r in 0..6 {{ %s = %c[] + %x[%i, %r, INDEX]  store %s, %c[]  store %s, %y[%i, %r, INDEX] }} }} }} }}"""
+
+
+def test_scans_have_one_loop_over_the_dimensions_behind_theirs() -> None:
+    check_pass(
+        "collapse",
+        before=scanned("parallel %j in 0..4 { parallel %k in 0..5").replace("INDEX", "%j, %k").replace("} } }", "} } } }", 1),
+        after=scanned("parallel %j in 0..20").replace("INDEX", "%j//5, %j%5"),
+        remark="%j and %k collapsed",
+    )
+
+
+def test_loops_around_a_sum_along_memory_stay() -> None:
+    """Rows of a scan along the last dimension: no loop around it follows memory."""
+    check_pass(
+        "collapse",
+        unchanged="""kernel @k(in %x: f32[3, 4, 5], out %y: f32[3, 4]) {
+          parallel %i in 0..3 { parallel %j in 0..4 {
+            local %c: f32[]  store 0.0, %c[]
+            for %r in 0..5 { store %c[] + %x[%i, %j, %r], %c[] }
+            store %c[], %y[%i, %j] } } }""",
+    )
