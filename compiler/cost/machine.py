@@ -172,8 +172,12 @@ class Thresholds:
     min_tile_extent: int = quantity(16, "rows", "That fill a tile of accumulators.", TIMED)
     min_block_rows: int = quantity(4, "rows", "Fewest in a block that sibling loops share.", TIMED)
     max_collapsed_extent: int = quantity(512, "iterations", "Inner loops from this length on are not collapsed.", TIMED)
-    min_dense_reuse: int = quantity(128, "steps", "Fewest that read a block of an operand again, for a dense copy.", TIMED)
-    min_operand_reuse: int = quantity(16, "steps", "Fewest that read an operand again that is gathered or shares few sets, for a copy.", TIMED)
+    min_dense_reuse: int = quantity(
+        128, "steps", "Fewest that read a block of an operand again, for a dense copy.", TIMED
+    )
+    min_operand_reuse: int = quantity(
+        16, "steps", "Fewest that read an operand again that is gathered or shares few sets, for a copy.", TIMED
+    )
     max_expanded_ops: int = quantity(3000, "operations", "In the code of all remainders: instruction cache.", TIMED)
     max_code_ops: int = quantity(
         3072, "operations", "In the code of a kernel before tiles are peeled: compile time.", TIMED

@@ -119,7 +119,9 @@ def transpose_loops(table: Accesses, a: Access, v: str, lanes: int) -> tuple[Ran
     def loop_with_stride(stride: Dim) -> Range | None:
         loops = (r for r in a.loops if r.var in free and table.stride(a, r.var) == stride)
         loops = (r for r in loops if table.has_constant_strides(r.var) and isinstance(table.loops[r.var][1], For))
-        return next((r for r in loops if not (sums := table.reductions(r.var)) or sum(map(is_contraction, sums)) == 1), None)
+        return next(
+            (r for r in loops if not (sums := table.reductions(r.var)) or sum(map(is_contraction, sums)) == 1), None
+        )
 
     inner = loop_with_stride(1)
     is_dense = inner is not None and is_interleaved(inner.extent, step, lanes)

@@ -229,11 +229,20 @@ def test_halves_are_held_to_their_value_until_they_overflow() -> None:
 @pytest.mark.parametrize("dtype", ["f64", "f32", "bf16"])
 def test_powers_that_flush_are_held_to_their_value_up_to_one(dtype: str) -> None:
     """Of larger arguments, one may be returned as well as the power itself."""
-    graph = parse_graph(f"graph(%x: {dtype}[2]) {{ %y = exp_ftz %x  return %y }}")
-    hoped = expectations(graph, [np.array([-1.0, 1.0], graph.inputs[0].dtype.numpy)], runs=16)[0]
-    for above in (1.0, 2.0, np.e):
-        assert not hoped.describe_mismatch(np.array([1 / np.e, above], graph.inputs[0].dtype.numpy))
-    assert "element [0]" in hoped.describe_mismatch(np.array([0.4, 1.0], graph.inputs[0].dtype.numpy))
+    graph = parse_graph(f"graph(%x: {dtype}[3]) {{ %y = exp_ftz %x  return %y }}")
+    hoped = expectations(graph, [np.array([-1.0, 1.0, np.inf], graph.inputs[0].dtype.numpy)], runs=16)[0]
+    for above, infinite in ((1.0, 1.0), (2.0, np.inf), (np.e, np.inf)):
+        assert not hoped.describe_mismatch(np.array([1 / np.e, above, infinite], graph.inputs[0].dtype.numpy))
+    assert "element [0]" in hoped.describe_mismatch(np.array([0.4, 1.0, 1.0], graph.inputs[0].dtype.numpy))
+
+
+def test_weights_of_a_softmax_may_be_flushed_to_zero() -> None:
+    """e^-88 is subnormal: it counts in no sum with 1, but the exponential alone must return it."""
+    text = "graph(%x: f32[2]) {{ %y = {} %x {}  return %y }}"
+    weights = expected(text.format("softmax", "{dim=0}"), np.array([0.0, -88.0], np.float32))
+    assert not weights.describe_mismatch(np.array([1.0, 0.0], np.float32))
+    alone = expected(text.format("exp", ""), np.array([0.0, -88.0], np.float32))
+    assert "element [1]" in alone.describe_mismatch(np.array([1.0, 0.0], np.float32))
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])

@@ -17,7 +17,15 @@ from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Let, Param, Reduce, dim_hint, extent_hint, walk
 from compiler.ir.tile.loop_nest import perfect_nest
-from compiler.ir.tile.program import Launch, Program, Step, execution_counts, expand_launches, non_launch_buffers, walk_steps
+from compiler.ir.tile.program import (
+    Launch,
+    Program,
+    Step,
+    execution_counts,
+    expand_launches,
+    non_launch_buffers,
+    walk_steps,
+)
 from compiler.ir.tile.substitution import unused_name, with_unique_names
 from compiler.ir.types import TensorType, with_innermost
 from compiler.passes.base import Context, ProgramPass, register
@@ -150,7 +158,9 @@ class LayoutSearch:
         """Return the operations that vectorization saves when these launches run so often, minus the cost of transposing outputs."""
         transposed_outputs = {a for s, _ in launches for a in s.arguments if a in choice and a in self.program.outputs}
         transpose_ops = sum(COPY_OPS * dim_hint(self.program.buffers[b].numel) for b in transposed_outputs)
-        return sum(n * self.kernel_saved_ops(s.kernel, self.param_types(s, choice)) for s, n in launches) - transpose_ops
+        return (
+            sum(n * self.kernel_saved_ops(s.kernel, self.param_types(s, choice)) for s, n in launches) - transpose_ops
+        )
 
     def kernel_saved_ops(self, name: str, types: tuple[TensorType, ...]) -> int:
         key = (name, types)

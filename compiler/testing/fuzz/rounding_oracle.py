@@ -1,10 +1,11 @@
 """Rounding oracle: float64 results of a graph and bounds of the rounding errors that a compiled program may make.
 
-A *perturbed run* evaluates the decomposed graph in float64 and rounds every value to its dtype after adding a random error of the
-size that the op's arithmetic may make, as in Monte Carlo arithmetic (Parker, "Monte Carlo Arithmetic", 1997).  Where perturbed
-runs agree, a compiled program must agree with them; their spread bounds its error.  A value with several uses may be recomputed,
-so each use may observe the value of the previous run.  Thus the floor of a number near an integer, a sum that cancels, and an
-index chosen among equals are uncertain exactly there, and everything else must be right to a few units in the last place.
+A *perturbed run* evaluates the decomposed graph in float64, with exponentials that may be flushed to zero, and rounds every
+value to its dtype after adding a random error of the size that the op's arithmetic may make, as in Monte Carlo arithmetic
+(Parker, "Monte Carlo Arithmetic", 1997).  Where perturbed runs agree, a compiled program must agree with them; their spread
+bounds its error.  A value with several uses may be recomputed, so each use may observe the value of the previous run.  Thus the
+floor of a number near an integer, a sum that cancels, and an index chosen among equals are uncertain exactly there, and
+everything else must be right to a few units in the last place.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
 from compiler.ir.types import DType, f32
 from compiler.passes.manager import run_pipeline
-from compiler.testing.fuzz.error_bounds import error_bounds, has_known_integers, resolution
+from compiler.testing.fuzz.error_bounds import error_bounds, has_known_integers, is_flushing, resolution
 
 Value: TypeAlias = Any
 """A tensor, or a tuple of tensors."""
@@ -144,7 +145,7 @@ class Reference:
         Outputs are unconstrained if an index is out of range in one of the runs.
         """
         graph, inputs = self.graph, self.inputs
-        decomposed = run_pipeline(graph, "decompose")
+        decomposed = run_pipeline(graph, "decompose,flush-exponentials")
         noise = _float64_noise_runs(graph, inputs, seed, 1 + runs // 8)
         usual: list[Mapping[Node, Value]] = [run_perturbed(decomposed, inputs, None)]
         scaled: list[Mapping[Node, Value]] = []
@@ -323,6 +324,8 @@ def _perturb(node: Node, operands: list[Value], value: Value, perturbation: Pert
     rng = perturbation.rng
     if not isinstance(node.structure, IndexMap | Gather):
         value = _randomize_nan_sign(value, rng)
+    if isinstance(node.structure, Elementwise) and is_flushing(node):
+        value = _randomize_flushed_infinities(value, rng)
     if isinstance(node.structure, Reduction) and len(operands) == 2:
         value = _randomize_masked_nan(node, operands, value, rng)
         value = _randomize_offset_infinities(node, value, rng)
@@ -348,6 +351,12 @@ def _randomize_nan_sign(value: torch.Tensor, rng: np.random.Generator) -> torch.
         return value
     sign = torch.from_numpy(np.asarray(rng.choice([-1.0, 1.0], tuple(value.shape))))
     return torch.where(value.isnan(), torch.copysign(value, sign), value)
+
+
+def _randomize_flushed_infinities(value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Replace infinities at random by 1: flushing exponentials of positive numbers are any number from 1."""
+    changed = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < 0.5))
+    return torch.where(value.isinf() & changed, 1.0, value)
 
 
 def _randomize_masked_nan(

@@ -148,7 +148,9 @@ def scanned(x: str) -> str:
 def test_scans_have_one_loop_over_the_dimensions_behind_theirs() -> None:
     check_pass(
         "collapse",
-        before=scanned("parallel %j in 0..4 { parallel %k in 0..5").replace("INDEX", "%j, %k").replace("} } }", "} } } }", 1),
+        before=scanned("parallel %j in 0..4 { parallel %k in 0..5")
+        .replace("INDEX", "%j, %k")
+        .replace("} } }", "} } } }", 1),
         after=scanned("parallel %j in 0..20").replace("INDEX", "%j//5, %j%5"),
         remark="%j and %k collapsed",
     )
