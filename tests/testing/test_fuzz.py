@@ -237,12 +237,13 @@ def test_powers_that_flush_are_held_to_their_value_up_to_one(dtype: str) -> None
 
 
 def test_weights_of_a_softmax_may_be_flushed_to_zero() -> None:
-    """e^-88 is subnormal: it counts in no sum with 1, but the exponential alone must return it."""
-    text = "graph(%x: f32[2]) {{ %y = {} %x {}  return %y }}"
-    weights = expected(text.format("softmax", "{dim=0}"), np.array([0.0, -88.0], np.float32))
-    assert not weights.describe_mismatch(np.array([1.0, 0.0], np.float32))
-    alone = expected(text.format("exp", ""), np.array([0.0, -88.0], np.float32))
-    assert "element [1]" in alone.describe_mismatch(np.array([1.0, 0.0], np.float32))
+    """e^-88 is subnormal: a product may take it for zero, but the exponential alone must return it."""
+    small = np.array([[0.0, -88.0]], np.float32)
+    text = "graph(%x: f32[1, 2], %v: f32[2, 1]) { %w = softmax %x {dim=1}  %y = matmul %w, %v  return %y }"
+    weighted = expected(text, small, np.array([[0.0], [1.0]], np.float32))
+    assert not weighted.describe_mismatch(np.array([[0.0]], np.float32))
+    alone = expected("graph(%x: f32[1, 2]) { %y = exp %x  return %y }", small)
+    assert "element [0, 1]" in alone.describe_mismatch(np.array([[1.0, 0.0]], np.float32))
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])

@@ -117,7 +117,8 @@ def test_rows_that_share_few_sets_are_copied_for_fewer_rereads(columns: int, cop
     text = kernel(body, f"in %x: f32[64, 20], in %w: f32[64, {columns}], out %y: f32[20, {columns}]")
     context = Context(Machine(threads=1, l1_ways=12, usable_ways=12))
     run_pipeline(parse_ir(text), "cache-blocking{min-reuse=2000,min-conflict-reuse=16}", context)
-    assert copies in str([str(r) for r in context.remarks]) and bool(copies) == ("copied" in str(context.remarks))
+    assert copies in str([str(r) for r in context.remarks])
+    assert bool(copies) == ("copied" in str(context.remarks))
 
 
 def test_a_sum_of_open_length_has_what_is_left_behind_its_blocks() -> None:
