@@ -45,7 +45,7 @@ class FlushExponentials(GraphPass):
 def primitive_of(n: Node) -> str:
     """Return the primitive that an elementwise node applies to its operands, as they are and in their order; "" if there is none."""
     e = elementwise_expr(n) if isinstance(n.structure, Elementwise) else None
-    names = [a.name for a in e.operands if isinstance(a, Ref)] if isinstance(e, PrimitiveCall) else []
+    names = [a.name if isinstance(a, Ref) else "" for a in e.operands] if isinstance(e, PrimitiveCall) else []
     return e.primitive if isinstance(e, PrimitiveCall) and names == [f"x{k}" for k in range(len(n.operands))] else ""
 
 

@@ -21,6 +21,13 @@ def test_probabilities_of_a_product() -> None:
     )
 
 
+@pytest.mark.parametrize("function", ["silu", "gelu", "hardswish"])
+def test_a_function_of_the_probabilities_is_not_proportional_to_them(function: str) -> None:
+    """Their formulas are quotients or products of the operand and something else."""
+    tail = f"%t = sum %e {{dims=[1], keepdim=true}}  %p = div %e, %t  %q = {function} %p  %y = matmul %q, %v  return %y"
+    check_pass("flush-exponentials", unchanged=f"{HEAD} {{ {SHIFTED}  %e = exp %d  {tail} }}")
+
+
 def test_a_guarded_maximum() -> None:
     guarded = "%m = amax %x {dims=[1], keepdim=true}  %c = eq %m, -inf  %g = where %c, 0.0, %m  %d = sub %x, %g"
     check_pass(
