@@ -153,7 +153,7 @@ class CacheBlocking(TilePass):
         by_row = [a for a in reads if table.depends_on(a, rows.var) and not table.depends_on(a, columns.var)]
         if store.value != Ref(sum_.value.dtype, sum_.name) or (len(reads), len(by_column), len(by_row)) != (2, 1, 1):
             return None
-        if any(is_masked_or_packed(table, a) for a in reads):
+        if any(is_masked_or_packed(table, a) or a.buffer == store.buffer for a in reads):
             return None
         (w,), (x,) = by_column, by_row
         w_stride, x_stride = (abs(table.stride(a, depth.var) or 0) for a in (w, x))
@@ -184,7 +184,7 @@ class CacheBlocking(TilePass):
         """Return the steps of a block of the reduction, of which a static one has equal ones."""
         if not isinstance(depth.extent, int):
             return self.depth_block
-        return -(-depth.extent // -(-depth.extent // self.depth_block))
+        return -(-depth.extent // max(1, -(-depth.extent // self.depth_block)))
 
     def block_depth(
         self, match: BlockedContraction, nest: list[For], table: Accesses, machine: Machine, fresh: NameSupply
