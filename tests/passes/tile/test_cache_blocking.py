@@ -147,6 +147,7 @@ def interchanged(text: str, columns: str = "0..3") -> str:
 
 WHOLE = {
     "a short sum": kernel(product(length="7")),
+    "a sum of nothing": kernel(product(length="0"), PARAMS.replace("[10", "[0")),
     "constants are packed": kernel(product(), PARAMS.replace("in %w", "const %w")),
     "more is done with the sum": kernel(product(stored="tanh(%s)")),
     "both operands lie along it": kernel(
