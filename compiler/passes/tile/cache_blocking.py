@@ -68,8 +68,8 @@ class CacheBlocking(TilePass):
     A block of each strided operand is copied to dense rows: of at most `max_elements`, and of a panel of register tiles.
     Applies to reductions of at least `min_depth` steps, in blocks of `depth_block` (0: none).  If one operand is contiguous along
     them, the other's row stride must be a multiple of `conflict_stride` bytes, which maps its rows to few cache sets.  Copies pay
-    for shorter ones too, if a set of the cache could not hold all steps, and a static number of rows or columns reread them: at
-    least `min_reuse`, or `min_conflict_reuse` where the operand's rows do share few sets.  If
+    for shorter ones too, of operands that a static number of rows or columns reread: at least `min_conflict_reuse` if all steps
+    share few sets, at least `min_reuse` if the operand takes more than a quarter of the second-level cache.  If
     threads have too few outer iterations, rows or columns are split into parts of at least `min_part_length`.  Shorter
     chains of additions also round less.
     """
@@ -163,8 +163,8 @@ class CacheBlocking(TilePass):
         is_blocked = dim_hint(depth.extent) >= self.min_depth and (x_stride > 1 or shares_sets)
         is_static = isinstance(rows.extent, int) and isinstance(columns.extent, int)
         copied = {
-            a.buffer: is_static and stride > 1 and self.is_copied(table, a, depth, extent_hint(r), is_blocked, machine)
-            for a, stride, r in ((w, w_stride, rows), (x, x_stride, columns))
+            a.buffer: is_static and stride > 1 and self.is_copied(table, a, depth, own, other, is_blocked, machine)
+            for a, stride, own, other in ((w, w_stride, columns, rows), (x, x_stride, rows, columns))
         }
         if not is_blocked and not any(copied.values()):
             return None
@@ -172,13 +172,15 @@ class CacheBlocking(TilePass):
         return BlockedContraction(sum_, store, loads.get(x.buffer), loads.get(w.buffer))
 
     def is_copied(
-        self, table: Accesses, a: Access, depth: Range, rereads: int, is_blocked: bool, machine: Machine
+        self, table: Accesses, a: Access, depth: Range, own: Range, other: Range, is_blocked: bool, machine: Machine
     ) -> bool:
-        """Return True if blocks of an operand that is strided along the reduction are reread often enough for a copy."""
+        """Return True if blocks of an operand that is strided along the reduction are copied: `own` are its rows or columns."""
         steps, stride = dim_hint(self.block_length(depth)), abs(table.stride(a, depth.var) or 0)
-        if steps > resident_lines(stride * table.types[a.buffer].dtype.bytes, machine):
+        element_bytes, rereads = table.types[a.buffer].dtype.bytes, extent_hint(other)
+        if steps > resident_lines(stride * element_bytes, machine):
             return rereads >= self.min_conflict_reuse
-        return rereads >= self.min_reuse and (is_blocked or steps > resident_lines(self.conflict_stride, machine))
+        is_far = extent_hint(depth) * extent_hint(own) * element_bytes > machine.l2 // 4
+        return rereads >= self.min_reuse and (is_blocked or is_far)
 
     def block_length(self, depth: Range) -> Dim:
         """Return the steps of a block of the reduction, of which a static one has equal ones."""
