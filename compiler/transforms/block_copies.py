@@ -12,7 +12,7 @@ from compiler.ir.tile.kernel import Block, For, Range, extent_hint
 from compiler.ir.tile.loop_nest import wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply
 from compiler.transforms.cache_operand import cache_operand
-from compiler.transforms.split import strip_mine
+from compiler.transforms.split import equal_strips, strip_mine
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class BlockCopies:
         if self.by_row is None:
             return self.panels(rows, columns, depth, body)
         longest = max(1, self.max_elements // extent_hint(depth))
-        size = -(-extent_hint(rows) // -(-extent_hint(rows) // longest))
+        size = equal_strips(extent_hint(rows), longest)
         return in_strips(rows, size, self.fresh(f"{rows.var}.block"), lambda r: self.row_block(r, columns, depth, body))
 
     def row_block(self, rows: Range, columns: Range, depth: Range, body: Block) -> Block:

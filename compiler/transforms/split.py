@@ -41,6 +41,11 @@ def strip_mine_to_end(r: Range, size: int, name: str) -> Strips:
     return Strips(Range(name, 0, count), r.with_(lo=start, hi=start + length))
 
 
+def equal_strips(extent: int, longest: int) -> int:
+    """Return the indices of each of the fewest strips of at most `longest` that are equal but for the last, as 34 for 100 and 40."""
+    return -(-extent // max(1, -(-extent // longest)))
+
+
 def split_at(r: Range, point: Dim) -> list[Range]:
     """Split a range in two before index `point`; a part that is provably empty is left out.
 

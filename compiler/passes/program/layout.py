@@ -28,7 +28,7 @@ from compiler.ir.tile.program import (
 )
 from compiler.ir.tile.substitution import unused_name, with_unique_names
 from compiler.ir.types import TensorType, with_innermost
-from compiler.passes.base import Context, ProgramPass, register
+from compiler.passes.base import Context, ProgramPass, TilePass, register
 from compiler.passes.tile.cache_operand import CacheOperand
 from compiler.passes.tile.collapse import Collapse, is_pointwise
 
@@ -179,9 +179,7 @@ class LayoutSearch:
         """Return the accesses of a kernel with scans or sums after the loops around them are collapsed, so that lanes follow memory."""
         if is_pointwise(perfect_nest(table.kernel.body)):
             return table
-        kernel = with_unique_names(_retyped(table.kernel, types))
-        collapsed = Collapse().for_machine(self.machine).run(kernel, Context(self.machine))
-        return table if collapsed == kernel else Accesses(collapsed)
+        return self.after_pass(Collapse(), table, types)
 
     def with_packed_elements(self, table: Accesses, types: tuple[TensorType, ...]) -> Accesses:
         """Return the accesses of a kernel after its contractions have become dot products, where they can."""
@@ -196,9 +194,13 @@ class LayoutSearch:
         sums = [s for s in walk(table.kernel.body) if isinstance(s, Reduce)]
         if any(len(s.ranges) > 1 for s in sums) or not any(map(is_contraction, sums)):
             return table
+        return self.after_pass(CacheOperand(), table, types)
+
+    def after_pass(self, pass_: TilePass, table: Accesses, types: tuple[TensorType, ...]) -> Accesses:
+        """Return the accesses of a kernel after a pass that its schedule will have; `table` itself if that changes nothing."""
         kernel = with_unique_names(_retyped(table.kernel, types))
-        cached = CacheOperand().for_machine(self.machine).run(kernel, Context(self.machine))
-        return table if cached == kernel else Accesses(cached)
+        new = pass_.for_machine(self.machine).run(kernel, Context(self.machine))
+        return table if new == kernel else Accesses(new)
 
     def param_types(self, launch: Launch, choice: InnermostDims) -> tuple[TensorType, ...]:
         """Return the types of a launch's parameters under a choice."""

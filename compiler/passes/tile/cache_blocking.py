@@ -30,7 +30,7 @@ from compiler.ir.tile.substitution import NameSupply, with_fresh_names, with_uni
 from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.block_copies import BlockCopies
 from compiler.transforms.interchange import interchange
-from compiler.transforms.split import Strips, strip_mine, strip_mine_to_end
+from compiler.transforms.split import Strips, equal_strips, strip_mine, strip_mine_to_end
 
 
 class BlockedContraction(NamedTuple):
@@ -159,34 +159,35 @@ class CacheBlocking(TilePass):
         w_stride, x_stride = (abs(table.stride(a, depth.var) or 0) for a in (w, x))
         if not x_stride or w_stride < 2 or table.stride(w, columns.var) != 1:
             return None
-        shares_sets = w_stride * table.types[w.buffer].dtype.bytes % self.conflict_stride == 0
+        w_bytes, x_bytes = (table.types[a.buffer].dtype.bytes for a in (w, x))
+        shares_sets = w_stride * w_bytes % self.conflict_stride == 0
         is_blocked = dim_hint(depth.extent) >= self.min_depth and (x_stride > 1 or shares_sets)
         is_static = isinstance(rows.extent, int) and isinstance(columns.extent, int)
+        steps, length = dim_hint(self.block_length(depth)), extent_hint(depth)
+
+        def is_copied(stride: int, element_bytes: int, own: Range, other: Range) -> bool:
+            """Return True if an operand with the rows or columns `own` is copied in blocks for all `other` ones."""
+            if stride < 2 or not is_static:
+                return False
+            if steps > resident_lines(stride * element_bytes, machine):
+                return extent_hint(other) >= self.min_conflict_reuse
+            is_far = length * extent_hint(own) * element_bytes > machine.l2 // 4
+            return extent_hint(other) >= self.min_reuse and (is_blocked or is_far)
+
         copied = {
-            a.buffer: is_static and stride > 1 and self.is_copied(table, a, depth, own, other, is_blocked, machine)
-            for a, stride, own, other in ((w, w_stride, columns, rows), (x, x_stride, rows, columns))
+            w.buffer: is_copied(w_stride, w_bytes, columns, rows),
+            x.buffer: is_copied(x_stride, x_bytes, rows, columns),
         }
         if not is_blocked and not any(copied.values()):
             return None
         loads = {e.buffer: e for e in sum_.value.loads if copied[e.buffer]}
         return BlockedContraction(sum_, store, loads.get(x.buffer), loads.get(w.buffer))
 
-    def is_copied(
-        self, table: Accesses, a: Access, depth: Range, own: Range, other: Range, is_blocked: bool, machine: Machine
-    ) -> bool:
-        """Return True if blocks of an operand that is strided along the reduction are copied: `own` are its rows or columns."""
-        steps, stride = dim_hint(self.block_length(depth)), abs(table.stride(a, depth.var) or 0)
-        element_bytes, rereads = table.types[a.buffer].dtype.bytes, extent_hint(other)
-        if steps > resident_lines(stride * element_bytes, machine):
-            return rereads >= self.min_conflict_reuse
-        is_far = extent_hint(depth) * extent_hint(own) * element_bytes > machine.l2 // 4
-        return rereads >= self.min_reuse and (is_blocked or is_far)
-
     def block_length(self, depth: Range) -> Dim:
         """Return the steps of a block of the reduction, of which a static one has equal ones."""
         if not isinstance(depth.extent, int):
             return self.depth_block
-        return -(-depth.extent // max(1, -(-depth.extent // self.depth_block)))
+        return equal_strips(depth.extent, self.depth_block)
 
     def block_depth(
         self, match: BlockedContraction, nest: list[For], table: Accesses, machine: Machine, fresh: NameSupply

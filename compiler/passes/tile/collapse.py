@@ -25,10 +25,10 @@ class Collapse(TilePass):
 
     parallel %i in 0..32 { parallel %j in 0..7 { f(%x[%i, %j]) } }  ->  parallel %i in 0..224 { f(%x[%i // 7, %i % 7]) }
 
-    Applies if every address stays affine in the joint index; around scans and sums, only to the loop that memory follows.  Lanes then run across the end of a row, and tiles of a
-    contraction's rows across the end of an image.  Ranges of a reduction are collapsed as well.  Inner loops of at least
-    `max_inner_extent` steps are left alone, because they fill the lanes by themselves; for a dynamic extent the lower bound
-    decides.
+    Applies if every address stays affine in the joint index; around scans and sums, only to the loop that memory follows.
+    Lanes then run across the end of a row, and tiles of a contraction's rows across the end of an image.  Ranges of a reduction
+    are collapsed as well.  Inner loops of at least `max_inner_extent` steps are left alone, because they fill the lanes by
+    themselves; for a dynamic extent the lower bound decides.
     """
 
     name = "collapse"

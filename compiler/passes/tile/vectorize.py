@@ -77,18 +77,20 @@ class Vectorize(TilePass):
     ) -> set[str]:
         """Return the second best loops for lanes if they take less time than the `chosen` ones, else an empty set.
 
-        Where scores are close, compares lanes along the sum of a product with lanes along its result, where a tile of accumulators shares loads that scores
-        count for each, and lanes that store a product's results apart with lanes that store them in order: scores do not count lines.
+        Where scores are close, compares lanes along the sum of a product with lanes along its result, where a tile of
+        accumulators shares loads that scores count for each, and lanes that store a product's results apart with lanes that
+        store them in order: scores do not count lines.
         """
         table, machine = context.accesses(ir), context.machine
         if not any(is_contraction(table.loops[v][1]) or stores_product_apart(table, v) for v in chosen):
             return set()
-        score, loops = best_disjoint_loops(ir.body, {**scores, **dict.fromkeys(chosen, -1)})
-        others, best_score = set(loops), best_disjoint_loops(ir.body, scores)[0]
-        if not others or any(isinstance(table.loops[v][1], Reduce) for v in others) or score < CLOSE_SCORE * best_score:
+        score, others = best_disjoint_loops(ir.body, {**scores, **dict.fromkeys(chosen, -1)})
+        if not others or any(isinstance(table.loops[v][1], Reduce) for v in others):
+            return set()
+        if score < CLOSE_SCORE * sum(scores[v] for v in chosen):
             return set()
         best, second = (seconds_with_lanes(ir, loops, lanes, machine) for loops in (chosen, others))
-        return others if second < best else set()
+        return set(others) if second < best else set()
 
 
 def stores_product_apart(table: Accesses, v: str) -> bool:
