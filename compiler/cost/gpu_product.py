@@ -94,7 +94,7 @@ class ProductBlock:
 
 
 @dataclass(frozen=True)
-class BlockPrice:
+class BlockCost:
     """Estimate of a block shape: seconds of the product, what limits it, blocks in all and at once, and registers of a thread."""
 
     seconds: float
@@ -198,7 +198,7 @@ def block_resources(b: ProductBlock, p: MatrixProduct, gpu: GPU, persistent: boo
     return BlockResources(b.warps, ceil(registers), shared)
 
 
-def price(p: MatrixProduct, b: ProductBlock, gpu: GPU, persistent: bool = False) -> BlockPrice:
+def product_cost(p: MatrixProduct, b: ProductBlock, gpu: GPU, persistent: bool = False) -> BlockCost:
     """Return the estimate of a product in blocks `b`; infinite seconds for a block that does not fit.
 
     A `persistent` program loads operands of its next block while it stores results.
@@ -207,7 +207,7 @@ def price(p: MatrixProduct, b: ProductBlock, gpu: GPU, persistent: bool = False)
     blocks = p.batch * ceil(p.rows / b.rows) * ceil(p.columns / b.columns)
     fitting = resident_blocks(used, gpu)
     if not fitting or not gpu.matrix_flops(p.dtype):
-        return BlockPrice(inf, "resources", blocks, 0, used)
+        return BlockCost(inf, "resources", blocks, 0, used)
     rounds = ceil(blocks / gpu.multiprocessors)  # blocks that the busiest multiprocessor runs
     resident = min(fitting, rounds)
     steps = ceil(p.depth / b.depth) * p.repeats
@@ -227,7 +227,7 @@ def price(p: MatrixProduct, b: ProductBlock, gpu: GPU, persistent: bool = False)
     processor = gpu.seconds(rounds * (steps * step + stored) + (1 if persistent else ceil(rounds / resident)) * ends)
     memory = (p.operand_bytes + p.batch * p.rows * p.columns * p.result_bytes) / gpu.memory_bytes_per_second
     limit = "memory" if memory > processor else max(busy, key=busy.__getitem__)
-    return BlockPrice(max(processor, memory), limit, blocks, resident, used)
+    return BlockCost(max(processor, memory), limit, blocks, resident, used)
 
 
 def candidate_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock) -> Iterator[ProductBlock]:
@@ -265,13 +265,13 @@ def side_candidates(extent: int, most: int) -> list[int]:
 
 
 @lru_cache(maxsize=4096)
-def best_block(p: MatrixProduct, gpu: GPU, fixed: ProductBlock = ANY_BLOCK) -> tuple[ProductBlock, BlockPrice] | None:
+def best_block(p: MatrixProduct, gpu: GPU, fixed: ProductBlock = ANY_BLOCK) -> tuple[ProductBlock, BlockCost] | None:
     """Return the block of least estimated time, see `best_blocks`; None if no block fits."""
     return next(iter(best_blocks(p, gpu, fixed)), None)
 
 
-def best_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock = ANY_BLOCK) -> list[tuple[ProductBlock, BlockPrice]]:
+def best_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock = ANY_BLOCK) -> list[tuple[ProductBlock, BlockCost]]:
     """Return the blocks that fit, the best first, of equal ones those with least shared memory and warps."""
-    prices = ((b, price(p, b, gpu)) for b in candidate_blocks(p, gpu, fixed))
-    fitting = [(b, cost) for b, cost in prices if cost.seconds < inf]
+    costs = ((b, product_cost(p, b, gpu)) for b in candidate_blocks(p, gpu, fixed))
+    fitting = [(b, cost) for b, cost in costs if cost.seconds < inf]
     return sorted(fitting, key=lambda f: (round(f[1].seconds * 1e9), f[1].resources.shared_bytes, f[0].warps))

@@ -7,7 +7,7 @@ from math import prod
 from compiler.analysis.accesses import Accesses
 from compiler.cost.estimates import count_bytes, count_flops
 from compiler.cost.gpu_contraction import ProductLoops, product_loops
-from compiler.cost.gpu_product import MatrixProduct, ProductBlock, price
+from compiler.cost.gpu_product import MatrixProduct, ProductBlock, product_cost
 from compiler.cost.machine import GPU
 from compiler.ir.tile.contraction import Contraction, contraction_of
 from compiler.ir.tile.kernel import Kernel, dim_hint, is_parallel_loop, iteration_count_hint, walk
@@ -54,7 +54,7 @@ def gpu_predicted_seconds(kernel: Kernel, gpu: GPU) -> float:
 def contraction_seconds(table: Accesses, kernel: Kernel, c: Contraction, gpu: GPU) -> float:
     """Return the seconds of a contraction in the blocks that it has; 0 if it is no matrix product."""
     found = tiled_product(table, kernel.warps, c)
-    seconds = price(*found, gpu, bool(kernel.persistent)).seconds if found else 0.0
+    seconds = product_cost(*found, gpu, bool(kernel.persistent)).seconds if found else 0.0
     return seconds if seconds < float("inf") else 0.0
 
 

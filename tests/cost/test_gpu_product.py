@@ -15,7 +15,7 @@ from compiler.cost.gpu_product import (
     best_block,
     block_resources,
     candidate_blocks,
-    price,
+    product_cost,
 )
 from compiler.cost.machine import GPU, shipped_machine, shipped_names
 
@@ -59,20 +59,20 @@ def test_the_chosen_block_fits_and_uses_matrix_units_well(gpu: GPU, dtype: str) 
 
 def test_few_blocks_leave_multiprocessors_idle() -> None:
     p = MatrixProduct(256, 256, 4096, "f16", 2, 2)
-    small, large = (price(p, ProductBlock(n, n, 64, 4, 3), H100) for n in (64, 128))
+    small, large = (product_cost(p, ProductBlock(n, n, 64, 4, 3), H100) for n in (64, 128))
     assert (small.blocks, large.blocks) == (16, 4)
     assert small.seconds < large.seconds
 
 
 def test_stages_hide_the_latency_of_memory() -> None:
-    times = [price(LARGE, ProductBlock(128, 256, 64, 8, stages), H100).seconds for stages in (2, 3, 4)]
+    times = [product_cost(LARGE, ProductBlock(128, 256, 64, 8, stages), H100).seconds for stages in (2, 3, 4)]
     assert times == sorted(times, reverse=True)
 
 
 def test_short_rows_of_a_block_waste_lines() -> None:
     block = ProductBlock(128, 128, 32, 8, 3)
     strided = replace(LARGE, lhs_neighbours="")
-    assert price(strided, block, H100).seconds > price(LARGE, block, H100).seconds
+    assert product_cost(strided, block, H100).seconds > product_cost(LARGE, block, H100).seconds
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_computed_operand_takes_registers_and_cycles() -> None:
     f32, block = replace(LARGE, dtype="f32", element_bytes=4), ProductBlock(64, 64, 16, 4, 2)
     computed = replace(f32, lhs_computed=True)
     assert block_resources(block, computed, H100).registers > block_resources(block, f32, H100).registers
-    assert price(computed, block, H100).seconds > price(f32, block, H100).seconds
+    assert product_cost(computed, block, H100).seconds > product_cost(f32, block, H100).seconds
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_lanes_that_read_the_same_bank_wait(
 ) -> None:
     """Layers of GPT-2 and ViT on an H100, before their weights were stored with columns as neighbours."""
     along_depth = MatrixProduct(rows, columns, depth, "f32", 4, 4, rhs_neighbours="depth")
-    seconds = price(along_depth, block, H100).seconds
+    seconds = product_cost(along_depth, block, H100).seconds
     assert seconds == pytest.approx(microseconds * 1e-6, rel=0.3)
-    assert price(replace(along_depth, rhs_neighbours="side"), block, H100).seconds < 0.6 * seconds
-    assert price(along_depth, replace(block, stages=1), H100).seconds < 0.9 * seconds, "through registers"
+    assert product_cost(replace(along_depth, rhs_neighbours="side"), block, H100).seconds < 0.6 * seconds
+    assert product_cost(along_depth, replace(block, stages=1), H100).seconds < 0.9 * seconds, "through registers"
 
 
 def test_the_left_operand_of_a_repeated_product_is_loaded_once() -> None:
@@ -122,7 +122,7 @@ def test_the_left_operand_of_a_repeated_product_is_loaded_once() -> None:
     whole, half = ProductBlock(64, 64, 128, 4, 3), ProductBlock(64, 64, 64, 4, 3)
     assert scores.keeps_lhs(whole.depth)
     assert not scores.keeps_lhs(half.depth)
-    assert price(scores, whole, H100).resident > price(replace(scores, lhs_repeated=False), whole, H100).resident
+    assert product_cost(scores, whole, H100).resident > product_cost(replace(scores, lhs_repeated=False), whole, H100).resident
     assert max(b.depth for b in candidate_blocks(scores, H100, ANY_BLOCK)) == 128
 
 
@@ -137,7 +137,7 @@ def test_loads_are_pipelined_along_the_innermost_loop() -> None:
 def test_an_epilogue_takes_registers() -> None:
     block = ProductBlock(128, 256, 64, 8, 3)
     assert block_resources(block, LARGE, H100).registers <= H100.thread_registers
-    assert price(replace(LARGE, epilogue_ops=30), block, H100).seconds == inf
+    assert product_cost(replace(LARGE, epilogue_ops=30), block, H100).seconds == inf
 
 
 def test_parts_share_the_sum() -> None:

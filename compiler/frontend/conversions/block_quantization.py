@@ -134,8 +134,8 @@ def _spread(scale: Node, x: Node) -> Node:
     if scale.type.rank != x.type.rank or any(d % s != 0 for d, s in zip(x.shape, scale.shape, strict=True)):
         raise ConversionError(f"scales of shape {list(scale.shape)} do not divide a tensor of {x.type}")
     blocks = [d // s for d, s in zip(x.shape, scale.shape, strict=True)]
-    apart = view(scale, tuple(d for s in scale.shape for d in (s, 1)))
-    repeated = ops.expand(apart, shape=tuple(d for s, b in zip(scale.shape, blocks, strict=True) for d in (s, b)))
+    with_unit_dims = view(scale, tuple(d for s in scale.shape for d in (s, 1)))
+    repeated = ops.expand(with_unit_dims, shape=tuple(d for s, b in zip(scale.shape, blocks, strict=True) for d in (s, b)))
     return view(repeated, x.shape)
 
 

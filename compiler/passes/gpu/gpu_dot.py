@@ -83,11 +83,11 @@ class BlockChoice:
         best = best_blocks(found.product, self.gpu, fixed)
         if not best:
             return "no block fits"
-        block, price = best[0]
+        block, cost = best[0]
         if not self.ranges:
             shapes = {(b.rows, b.columns, b.depth): b for b, _ in reversed(best)}
             self.alternatives = sorted(shapes.values(), key=[b for b, _ in best].index)[1 : MAX_ALTERNATIVES + 1]
-        self.warps, self.remark = block.warps, f"blocks of {block}: {price}"
+        self.warps, self.remark = block.warps, f"blocks of {block}: {cost}"
         for r, side in zip(found.loops, (block.rows, block.columns, block.depth), strict=True):
             self.ranges[r.var] = r.with_(tile=side)
         loop = found.pipelined_loop(block.depth)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.cost.gpu_product import price, reads_shared_memory
+from compiler.cost.gpu_product import product_cost, reads_shared_memory
 from compiler.cost.gpu_time import tiled_product
 from compiler.ir.tile.contraction import contraction_of
 from compiler.ir.tile.kernel import Kernel, Range, dim_hint, map_ranges, stmt_ranges, walk
@@ -44,10 +44,10 @@ class GpuPersistent(TilePass):
         given, block = found
         if not reads_shared_memory(block, given, gpu):
             return ir
-        one = price(given, block, gpu)
+        one = product_cost(given, block, gpu)
         fewer = (replace(block, stages=n) for n in range(block.stages, 1, -1))  # results take the place of a stage
-        chosen = min(fewer, key=lambda b: price(given, b, gpu, True).seconds)
-        several = price(given, chosen, gpu, True)
+        chosen = min(fewer, key=lambda b: product_cost(given, b, gpu, True).seconds)
+        several = product_cost(given, chosen, gpu, True)
         programs = gpu.multiprocessors * several.resident
         if several.seconds >= one.seconds or programs >= prod(dim_hint(trip_count(f.range)) for f in nest):
             return ir

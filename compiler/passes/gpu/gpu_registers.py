@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from compiler.cost.gpu_occupancy import BlockResources, resident_blocks
-from compiler.cost.gpu_product import price
+from compiler.cost.gpu_product import product_cost
 from compiler.cost.gpu_time import tiled_product
 from compiler.ir.tile.contraction import contraction_of
 from compiler.ir.tile.kernel import Kernel, walk
@@ -35,12 +35,12 @@ class GpuRegisters(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         gpu, table = gpu_of(context), context.accesses(ir)
         found = [tiled_product(table, ir.warps, c) for c in map(contraction_of, walk(ir.body)) if c]
-        prices = [price(product, block, gpu, bool(ir.persistent)) for product, block in filter(None, found)]
-        if ir.max_registers or ir.warp_specialized or not prices or not gpu.limits_registers:
+        costs = [product_cost(product, block, gpu, bool(ir.persistent)) for product, block in filter(None, found)]
+        if ir.max_registers or ir.warp_specialized or not costs or not gpu.limits_registers:
             return ir
-        registers, shared = sum(p.resources.registers for p in prices), max(p.resources.shared_bytes for p in prices)
+        registers, shared = sum(p.resources.registers for p in costs), max(p.resources.shared_bytes for p in costs)
         fitting = resident_blocks(BlockResources(ir.warps, registers, shared), gpu)
-        blocks = max(1, min(fitting, ceil(max(p.blocks for p in prices) / gpu.multiprocessors)))
+        blocks = max(1, min(fitting, ceil(max(p.blocks for p in costs) / gpu.multiprocessors)))
         share = gpu.register_file // (blocks * ir.warps * gpu.warp_threads) // GRANULARITY * GRANULARITY
         limit = min(gpu.thread_registers, share)
         if not context.may_apply(self, f"at most {limit} registers, for {blocks} blocks on a multiprocessor"):
