@@ -18,9 +18,9 @@ from compiler.codegen.triton.loader import OfflineKernel
 from compiler.codegen.triton.targets import GPUTarget
 from compiler.driver.argument_overlap import reject_overlapping_writes
 from compiler.driver.compiled_graph import infer_sizes
+from compiler.driver.interpreter_settings import compile_time
 from compiler.driver.partitioned_graph import compile_graph
 from compiler.driver.plugins import load_plugins
-from compiler.driver.variant import compile_time_gc_settings
 from compiler.errors import USE_TORCH_COMPILE, ArgumentError, TargetError, TilewrightError
 from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
@@ -38,7 +38,7 @@ from compiler.report.ways import Way, named_ways
 register_formatters()
 
 
-@compile_time_gc_settings()
+@compile_time
 def compile(
     model: Model,
     args: Sequence[Any] | None = None,
@@ -210,7 +210,7 @@ def explore(
     return save_page(page.page(), path)
 
 
-@compile_time_gc_settings()
+@compile_time
 def _compile_saved(saved: bytes, *how: Any) -> CompiledModule:
     """Compile a program from the bytes that `torch.export.save` wrote; `how` is what else `_compile_exported` takes."""
     return _compile_exported(torch.export.load(io.BytesIO(saved)), *how)

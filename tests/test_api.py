@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 import compiler
 from compiler import ArgumentError, CompiledModule
-from compiler.driver.variant import compile_time_gc_settings
+from compiler.driver.interpreter_settings import compile_time_settings
 from compiler.frontend.model_source import as_exported_program
 from tests.frontend.frontend_kit import FunctionModule
 from tests.python_server import PythonServer
@@ -354,7 +354,7 @@ def test_several_threads_compile() -> None:
 
 
 def test_settings_of_compilations_that_overlap_in_time() -> None:
-    before, first, second = sys.getswitchinterval(), compile_time_gc_settings(), compile_time_gc_settings()
+    before, first, second = sys.getswitchinterval(), compile_time_settings(), compile_time_settings()
     with contextlib.ExitStack() as stack:
         stack.enter_context(first)
         second.__enter__()

@@ -6,7 +6,8 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from compiler.driver.variant import CompiledVariant, Plan, SizeRanges, compile_plan, compile_time_gc_settings
+from compiler.driver.interpreter_settings import compile_time
+from compiler.driver.variant import CompiledVariant, Plan, SizeRanges, compile_plan
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.size_sampling import dynamic_sizes_of
 from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, SMALL_SIZE_HINT, choose_size_hint
@@ -63,7 +64,7 @@ def with_dynamic_sizes(graph: Graph, default_hint: int = DEFAULT_SIZE_HINT) -> G
     return graph.specialize(sizes) if sizes else graph
 
 
-@compile_time_gc_settings()
+@compile_time
 def specialize(graph: Graph, options: Options, ranges: SizeRanges, sizes: Mapping[str, int]) -> Specialization:
     """Compile one program for `ranges`; or two, where a pass would decide otherwise for small sizes and larger ones exist."""
     lows, highs = ([r[k] for r in ranges.values()] for k in (0, 1))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
@@ -54,34 +50,6 @@ SizeRanges: TypeAlias = Mapping[str, tuple[int, int]]
 
 LOG = logging.getLogger("tilewright")
 """Log of compilations: `TORCH_LOGS="tilewright"` shows a line for each, "+tilewright" the fused graph and remarks too."""
-
-GIL_SWITCH_INTERVAL = 0.0005
-"""Seconds that LLVM's thread waits for Python's lock between two of its calls; a kernel takes about twenty."""
-
-
-_saved_settings: list[tuple[bool, float]] = []
-"""An entry for each compilation that runs now: whether Python collected cycles before the first, and its switch interval."""
-
-_settings_lock = threading.Lock()
-
-
-@contextmanager
-def compile_time_gc_settings() -> Iterator[None]:
-    """Hand Python's lock over soon, and collect no cycles: there are few, and the search for them takes long."""
-    with _settings_lock:
-        now = gc.isenabled(), sys.getswitchinterval()
-        _saved_settings.append(_saved_settings[-1] if _saved_settings else now)
-        gc.disable()
-        sys.setswitchinterval(min(GIL_SWITCH_INTERVAL, now[1]))
-    try:
-        yield
-    finally:
-        with _settings_lock:
-            gc_was_on, interval = _saved_settings.pop()
-            if not _saved_settings:
-                sys.setswitchinterval(interval)
-                if gc_was_on:
-                    gc.enable()
 
 
 @dataclass(frozen=True)

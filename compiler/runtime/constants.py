@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,8 +25,9 @@ def pack_once(constant: ConstantData | Array, type: TensorType, arena: Prefaulte
         return pack_aligned(constant, type, arena)
     cached = _PACKED.setdefault(constant, {})
     if type not in cached:
-        if isinstance(constant, LazyConstant) and type.layout and _is_outer_blocked(type.layout, type.rank - 1):
-            cached[type] = pack_blockwise(constant, type.layout, arena)
+        axis = _block_axis(type.layout, type.rank - 1) if type.layout else None
+        if isinstance(constant, LazyConstant) and type.layout and axis is not None:
+            cached[type] = pack_blockwise(constant, type.layout, axis, arena)
         else:
             cached[type] = pack_aligned(constant.array, type, arena)
     return cached[type]
@@ -55,20 +57,22 @@ def aligned_copy(array: Array, arena: PrefaultedArena | None = None) -> Array:
     return copy
 
 
-def _is_outer_blocked(layout: Layout, dim: int) -> bool:
-    """Return True if the outermost physical dimension numbers the blocks of dimension `dim`."""
-    return layout.physical_dims[0].dim == dim and layout.physical_dims[0].block_size > 0
+def _block_axis(layout: Layout, dim: int) -> int | None:
+    """Return the axis of packed arrays that numbers the blocks of dimension `dim`, or None if it has no blocks."""
+    axes = [k for k, d in enumerate(layout.physical_dims) if d.dim == dim and d.block_size and not d.is_inner]
+    return axes[0] if axes else None
 
 
-def pack_blockwise(constant: LazyConstant, layout: Layout, arena: PrefaultedArena | None = None) -> Array:
-    """Pack a lazy constant into a layout blocked along its last dimension; each block is packed while still in cache."""
-    block, size = layout.physical_dims[0].block_size, constant.shape[-1]
+def pack_blockwise(constant: LazyConstant, layout: Layout, axis: int, arena: PrefaultedArena | None = None) -> Array:
+    """Pack a lazy constant whose last dimension lies in blocks, numbered by `axis`; each is packed while still in cache."""
+    block, size = layout.physical_dims[axis].block_size, constant.shape[-1]
     blocks = (pack(constant.compute_slice(k, min(k + block, size)), layout) for k in range(0, size, block))
     first = next(blocks)
-    packed = aligned_empty((-(-size // block), *first.shape[1:]), first.dtype, arena)
-    packed[:1] = first
-    for k, values in enumerate(blocks, 1):
-        packed[k : k + 1] = values
+    shape = (*first.shape[:axis], -(-size // block), *first.shape[axis + 1 :])
+    packed = aligned_empty(shape, first.dtype, arena)
+    by_block = np.moveaxis(packed, axis, 0)
+    for k, values in enumerate(itertools.chain([first], blocks)):
+        by_block[k] = np.moveaxis(values, axis, 0)[0]
     return packed
 
 

@@ -122,7 +122,10 @@ def test_the_left_operand_of_a_repeated_product_is_loaded_once() -> None:
     whole, half = ProductBlock(64, 64, 128, 4, 3), ProductBlock(64, 64, 64, 4, 3)
     assert scores.keeps_lhs(whole.depth)
     assert not scores.keeps_lhs(half.depth)
-    assert product_cost(scores, whole, H100).resident > product_cost(replace(scores, lhs_repeated=False), whole, H100).resident
+    assert (
+        product_cost(scores, whole, H100).resident
+        > product_cost(replace(scores, lhs_repeated=False), whole, H100).resident
+    )
     assert max(b.depth for b in candidate_blocks(scores, H100, ANY_BLOCK)) == 128
 
 

@@ -135,7 +135,9 @@ def _spread(scale: Node, x: Node) -> Node:
         raise ConversionError(f"scales of shape {list(scale.shape)} do not divide a tensor of {x.type}")
     blocks = [d // s for d, s in zip(x.shape, scale.shape, strict=True)]
     with_unit_dims = view(scale, tuple(d for s in scale.shape for d in (s, 1)))
-    repeated = ops.expand(with_unit_dims, shape=tuple(d for s, b in zip(scale.shape, blocks, strict=True) for d in (s, b)))
+    repeated = ops.expand(
+        with_unit_dims, shape=tuple(d for s, b in zip(scale.shape, blocks, strict=True) for d in (s, b))
+    )
     return view(repeated, x.shape)
 
 

@@ -1,0 +1,40 @@
+"""Settings of the interpreter while it compiles."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from compiler.driver.interpreter_settings import in_one_stack_chunk
+
+T = TypeVar("T")
+CALLS = 500
+
+
+def leaf() -> None:
+    """Return at once: the call that may need another chunk."""
+
+
+def most_faults(call: Callable[[Callable[[], int]], int]) -> int:
+    """Return the most page faults of `CALLS` calls at any of 400 depths, each run by `call`."""
+
+    def at_depth(depth: int) -> int:
+        if depth:
+            return at_depth(depth - 1)
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        for _ in range(CALLS):
+            leaf()
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+    return max(call(lambda d=depth: at_depth(d)) for depth in range(400))
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 11) or sys.platform != "linux", reason="frames lie in chunks since CPython 3.11"
+)
+def test_loops_at_no_depth_map_memory_in_each_iteration() -> None:
+    assert most_faults(in_one_stack_chunk) < CALLS // 2
