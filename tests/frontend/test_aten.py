@@ -132,6 +132,8 @@ VIEWS = {
     "as_strided_scatter, of turned memory": (lambda a, b: torch.as_strided_scatter((a + 1).mT, b, (2, 2), (4, 1), 2), x(2, 5), x(2, 2)),
     "as_strided_scatter": (lambda a, b: torch.as_strided_scatter(a, b, (2, 2), (4, 1), 2), x(2, 5), x(2, 2)),
     "im2col": (lambda a: F.unfold(a, (2, 3), padding=1, stride=2), x(2, 3, 6, 7)),
+    "col2im": (lambda a: F.fold(a, (6, 7), (2, 3), padding=1, stride=2), x(2, 18, 16)),
+    "col2im, dilated, one image": (lambda a: F.fold(a, (6, 8), (2, 3), dilation=(2, 3), padding=(0, 1), stride=2), x(12, 4)),
     "diagonal": (lambda a: a.diagonal(1, 0, 2), x(3, 2, 4)),
     "movedim": (lambda a: a.movedim((0, 1), (-1, 0)), x(2, 3, 4)),
     "slice_scatter": (lambda a, b: a.slice_scatter(b, 1, 1, 6, 2), x(2, 7), x(2, 3)),

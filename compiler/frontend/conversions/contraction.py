@@ -23,7 +23,7 @@ from compiler.frontend.promotion import (
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
-from compiler.ir.symbolic.index_expr import Dim
+from compiler.ir.symbolic.index_expr import Dim, floordiv
 from compiler.ir.torch_types import from_torch
 from compiler.ir.types import f32, f64, i64
 
@@ -203,6 +203,18 @@ def conv_transpose(
     n = weight.type.rank - 2
     step, pads, gaps, extra = (per_dim(v, n) for v in (stride, padding, dilation, output_padding))
     return convolution(x, weight, bias, step, pads, gaps, True, extra, groups)
+
+
+@converts("aten.col2im.default")
+def col2im(
+    x: Node, output_size: Sequence[Dim], kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+) -> Node:  # fmt: skip
+    batch, channels = x.shape[:-2], floordiv(x.shape[-2], math.prod(kernel_size))
+    dims = zip(output_size, kernel_size, dilation, padding, stride, strict=True)
+    image = tuple(floordiv(n + 2 * p - d * (k - 1) - 1, s) + 1 for n, k, d, p, s in dims)
+    windows = view(x, (*(batch or (1,)), channels, *kernel_size, *image))
+    y = ops.col2im(windows, stride=tuple(stride), dilation=tuple(dilation), start=tuple(padding), size=tuple(output_size))
+    return y if batch else view(y, y.shape[1:])
 
 
 @converts("aten.scaled_dot_product_attention.default")

@@ -39,6 +39,7 @@ from compiler.ir.ops.arithmetic import (
 from compiler.ir.ops.attention import attention, attention_probabilities, expand_kv_heads, masked_scores
 from compiler.ir.ops.bessel import i0, i0e, i1, i1e
 from compiler.ir.ops.cast import as_dtype, bitcast, cast
+from compiler.ir.ops.col2im import col2im
 from compiler.ir.ops.concat_pad import cat, pad, slice_scatter
 from compiler.ir.ops.constant_linear import constant_linear
 from compiler.ir.ops.contraction import conv, conv_phases, conv_transposed, convolution, linear, matmul, pad_spatial
