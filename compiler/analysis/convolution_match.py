@@ -1,4 +1,4 @@
-"""Recognition of convolutions and zero padding by the elements they read, whatever their op."""
+"""Recognition of convolutions, transposed ones too, and zero padding by the elements they read, whatever their op."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import IndexMap, Reduction, index_vars
 from compiler.ir.scalar import Number
 from compiler.ir.symbolic.affine import coefficient
-from compiler.ir.symbolic.index_expr import Dim
+from compiler.ir.symbolic.index_atoms import FloorDiv, terms
+from compiler.ir.symbolic.index_expr import Dim, mod
 
 
 @dataclass(frozen=True)
@@ -54,3 +55,51 @@ def match_padding(n: Node, value: Number) -> tuple[tuple[Dim, Dim], ...] | None:
         return None
     (before,) = s.operand_offsets(n)
     return tuple((b, size - own - b) for b, own, size in zip(before, n.operands[0].shape, n.shape, strict=True))
+
+
+@dataclass(frozen=True)
+class TransposedWindow:
+    """Stride and first result by spatial dimension of a transposed convolution.
+
+    Result `i` adds, for each step `t` of `taps`, the product of element `(i + start) // stride + t` of the image with tap
+    `(i + start) % stride + (taps - 1 - t) * stride`.
+    """
+
+    stride: tuple[int, ...]
+    start: tuple[int, ...]
+    taps: tuple[int, ...]
+
+
+def match_transposed_convolution(n: Node) -> TransposedWindow | None:
+    """Return the window of a transposed convolution over all channels, or None for any other node.
+
+    result[b, o, i, ...] = sum over c, t, ... of image[b, c, i / stride + t, ...] * weight[c, o, i % stride - t * stride, ...]
+    """
+    rank = n.type.rank if not isinstance(n.result_type, tuple) else 0
+    if rank < 3 or not is_contraction_node(n) or any(o.type.rank != rank for o in n.operands):
+        return None
+    assert isinstance(n.structure, Reduction)
+    space = n.structure.domain(n)
+    taps = [e for e in space.extents[1:] if isinstance(e, int)]
+    if len(taps) != rank - 2:
+        return None
+    i, r = index_vars("i", rank), index_vars("r", len(space.extents))
+    image, weight = space.positions(i, r)
+    phases = [_phase(d - t, w) for d, t, w in zip(image[2:], r[1:], i[2:], strict=True)]
+    if None in phases or image[:2] != (i[0], r[0]) or weight[:2] != (r[0], i[1]):
+        return None
+    stride, start = zip(*(p for p in phases if p), strict=True)
+    dims = zip(i[2:], start, stride, taps, r[1:], strict=True)
+    if weight[2:] != tuple(mod(w + b, s) + (count - 1 - t) * s for w, b, s, count, t in dims):
+        return None
+    return TransposedWindow(stride, start, tuple(taps))
+
+
+def _phase(quotient: Dim, position: Dim) -> tuple[int, int] | None:
+    """Return `stride` and `start` of quotient == (position + start) // stride, or None for any other expression."""
+    match terms(quotient):
+        case (((FloorDiv(num, int(stride)),), 1),):
+            start = num - position
+        case _:
+            start, stride = quotient - position, 1
+    return (stride, start) if isinstance(start, int) else None

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.analysis.convolution_match import ConvolutionWindow, match_convolution, match_zero_padding
+from compiler.analysis.convolution_match import (
+    ConvolutionWindow,
+    TransposedWindow,
+    match_convolution,
+    match_transposed_convolution,
+    match_zero_padding,
+)
 from compiler.analysis.reduction_domains import split_points
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
@@ -26,6 +32,16 @@ def test_convolutions_alone_have_windows(op: Op) -> None:
     for n in nodes(op):
         plain = op is ops.conv and n.attrs["groups"] == 1 and not n.attrs["before"]
         assert match_convolution(n) == (ConvolutionWindow(n.attrs["stride"], n.attrs["dilation"]) if plain else None)
+
+
+@pytest.mark.parametrize("op", WITH_ATTRS)
+def test_transposed_convolutions_alone_have_phases(op: Op) -> None:
+    for n in nodes(op):
+        expected = None
+        if op is ops.conv_phases and n.attrs["groups"] == 1:
+            taps = tuple(-(-k // s) for k, s in zip(n.operands[1].shape[2:], n.attrs["stride"], strict=True))
+            expected = TransposedWindow(n.attrs["stride"], n.attrs["start"], taps)
+        assert match_transposed_convolution(n) == expected
 
 
 @pytest.mark.parametrize("op", WITH_ATTRS)

@@ -213,7 +213,9 @@ def col2im(
     dims = zip(output_size, kernel_size, dilation, padding, stride, strict=True)
     image = tuple(floordiv(n + 2 * p - d * (k - 1) - 1, s) + 1 for n, k, d, p, s in dims)
     windows = view(x, (*(batch or (1,)), channels, *kernel_size, *image))
-    y = ops.col2im(windows, stride=tuple(stride), dilation=tuple(dilation), start=tuple(padding), size=tuple(output_size))
+    y = ops.col2im(
+        windows, stride=tuple(stride), dilation=tuple(dilation), start=tuple(padding), size=tuple(output_size)
+    )
     return y if batch else view(y, y.shape[1:])
 
 

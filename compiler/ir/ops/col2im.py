@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 from math import gcd
 from typing import Any
@@ -53,14 +54,14 @@ def _domain(n: Node) -> ReductionDomain:
         taps, windows = zip(*terms(i, r), strict=True)
         return ((*i[:2], *taps, *windows),)
 
-    def guards(i: Position, r: Position) -> tuple[Guard, ...]:
+    def guards(i: Position, r: Position) -> Iterator[Guard]:
         dims = zip(terms(i, r), i[2:], a["start"], window, image, a["stride"], commons, strict=True)
-        for (tap, l), d, b, k, count, s, common in dims:
+        for (tap, number), d, b, k, count, s, common in dims:
             if common > 1:
                 yield Guard(mod(d + b, common), 0, 1)
             if not isinstance(k, int) or k % (s // common):
                 yield Guard(tap, 0, k)
-            yield Guard(l, 0, count)
+            yield Guard(number, 0, count)
 
     extents = tuple(ceildiv(k, s // g) for k, s, g in zip(window, a["stride"], commons, strict=True))
     return ReductionDomain(extents, positions, lambda i, r: tuple(guards(i, r)))
@@ -75,8 +76,10 @@ def _reference(x: torch.Tensor, stride: Any, dilation: Any, start: Any, size: An
     for tap in product(*map(range, x.shape[2 : 2 + spatial])):
         dims = zip(tap, x.shape[2 + spatial :], stride, dilation, strict=True)
         places: Any = (..., *(slice(t * d, t * d + (n - 1) * s + 1 if n else t * d, s) for t, n, s, d in dims))
-        y[places] += x[(slice(None), slice(None), *tap)]
-    return y[(..., *(slice(b, e) for b, e in zip(start, ends, strict=True)))]
+        of_tap: Any = (slice(None), slice(None), *tap)
+        y[places] += x[of_tap]
+    kept: Any = (..., *(slice(b, e) for b, e in zip(start, ends, strict=True)))
+    return y[kept]
 
 
 col2im = declare_op(

@@ -124,6 +124,12 @@ def known_values(n: Node) -> Array | None:
     return None if constant is None else constant.attrs["value"].numpy_values
 
 
+def is_known_finite(n: Node) -> bool:
+    """Return True if the value of `n` is known and finite: its products with zeros are zeros, and may be left out."""
+    values = known_values(n)
+    return values is not None and bool(np.isfinite(values).all())
+
+
 def static_bytes(n: Node) -> int:
     """Return the bytes of a node of static shape."""
     assert isinstance(n.type.nbytes, int)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from compiler.analysis.contraction_nodes import mixed_contractions, operand_positions, with_sum_dtype
 from compiler.analysis.quantized_value import QuantizedValue, is_known, match_quantized_values, place
 from compiler.ir import ops
@@ -13,7 +11,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.types import f64
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.graph.fold import known_values
+from compiler.passes.graph.fold import is_known_finite
 
 
 @register
@@ -39,7 +37,7 @@ class SinkScale(GraphPass):
                 m = found[n.operands[k]]
                 if not isinstance(m, QuantizedValue) or m.scale is None:
                     continue
-                if not (is_known(m.codes) and is_known(m.scale) and _is_finite(m.scale)):
+                if not (is_known(m.codes) and is_known(m.scale) and is_known_finite(m.scale)):
                     continue
                 scale = place(m.scale, position, n.shape)
                 if scale is None:
@@ -54,9 +52,3 @@ class SinkScale(GraphPass):
                 new[n] = ops.as_dtype(scaled, n.dtype).with_name(n.name).with_loc(n.loc)
                 break
         return ir.replace_nodes(new)
-
-
-def _is_finite(scale: Node) -> bool:
-    """Return True if the value of a known scale is finite: a sum of nothing times infinity would be NaN."""
-    values = known_values(scale)
-    return values is not None and bool(np.isfinite(values).all())

@@ -13,7 +13,7 @@ from compiler.ir.symbolic.index_atoms import Atom, FloorDiv, Mod, terms
 from compiler.ir.symbolic.index_expr import Dim, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction, without_guard
-from compiler.ir.tile.kernel import Block, For, Kernel
+from compiler.ir.tile.kernel import Block, For, Kernel, Reduce
 from compiler.ir.tile.loop_nest import map_nests, perfect_nest
 from compiler.ir.tile.substitution import NameSupply
 from compiler.passes.base import Context, TilePass, register
@@ -35,7 +35,8 @@ class Delinearize(TilePass):
     Around a contraction, any division of an index counts: views of its rows, groups of channels, transposed convolutions.  The
     latter become one convolution per remainder, without products with zeros.  The body is copied for each remainder, at most
     `max_copies` times in all, only if a loop over the remainders would leave divisions.  Elements of the innermost loop stay
-    neighbours in whole vectors.
+    neighbours in whole vectors.  Around a reduction of another kind the same is done where the next rewrite leaves divisions: sums of
+    overlapping windows.
 
     parallel %i in 0..6 { store %x[%i%3, %i//3], %y[%i] }
     ->  parallel %i in 0..2 { parallel %r in 0..3 { store %x[%r, %i], %y[%i*3 + %r] } }
@@ -52,10 +53,17 @@ class Delinearize(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         fresh = NameSupply(ir)
         if any(is_contraction(without_guard(s)) for s in tile.walk(ir.body)):
-            return ir.with_body(self.split_around_contraction(ir.body, fresh, context))
+            return ir.with_body(self.split_around_reduction(ir.body, fresh, context))
         if self.contractions_only:
             return ir
-        return map_nests(ir, lambda nest: self.split_offsets(nest, fresh, context))
+
+        def split(nest: Kernel) -> Block:
+            body = self.split_offsets(nest, fresh, context)
+            sums = (s for s in tile.walk(body) if isinstance(s, Reduce))
+            is_divided = any(divisions(d for e in tile.loads((s,)) for d in e.index) for s in sums)
+            return self.split_around_reduction(body, fresh, context) if is_divided else body
+
+        return map_nests(ir, split)
 
     def split_offsets(self, ir: Kernel, fresh: NameSupply, context: Context) -> Block:
         """Split the loops of a kernel without contractions that is one nest."""
@@ -73,8 +81,8 @@ class Delinearize(TilePass):
                 skipped.clear()
                 ir = ir.with_body(split)
 
-    def split_around_contraction(self, body: Block, fresh: NameSupply, context: Context) -> Block:
-        """Split the loops of the nest around a contraction."""
+    def split_around_reduction(self, body: Block, fresh: NameSupply, context: Context) -> Block:
+        """Split the loops of the nest around a contraction, or around a reduction that reads divided indices."""
         bodies, lanes = [body], context.machine.lanes(32)
         while True:
             nest = perfect_nest(bodies[0])

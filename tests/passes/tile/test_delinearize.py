@@ -57,6 +57,24 @@ def test_remainders_that_no_index_leaves_have_no_loop() -> None:
     check_pass("delinearize", before=transposed(1, 0), after=phases((1, "%i + %t", "2*%t", "2*%i")))
 
 
+def test_sums_of_overlapping_windows_become_one_for_each_remainder() -> None:
+    """Their lanes then read windows that are neighbours."""
+
+    def kernel(loops: str) -> str:
+        return f"kernel @up(in %x: f32[4, 6], out %y: f32[8]) {{ {loops} }}"
+
+    def nest(count: int, tap: str, window: str, result: str) -> str:
+        return f"""parallel %i in 0..{count} {{
+          %s = reduce add %t in 0..2 {{ yield %x[{tap}, {window}] }} store %s, %y[{result}] }}"""
+
+    check_pass(
+        "delinearize",
+        before=kernel(nest(8, "(%i + 1)%2 - 2*%t + 2", "(%i + 1)//2 + %t", "%i")),
+        after=kernel(nest(4, "-2*%t + 3", "%i + %t", "2*%i") + nest(4, "-2*%t + 2", "%i + %t + 1", "2*%i + 1")),
+        remark="%i split by 2",
+    )
+
+
 PLANE = """kernel @plane(in %x: f32[3, 3], in %w: f32[4, 4], out %y: f32[4, 6]) {
   parallel %i in 0..4 { parallel %j in 0..6 {
     %s = reduce add %t in 0..2, %u in 0..2 { yield %x[%i//2, %j//3 + %u] * %w[%i%2 + 2*%t, %j%3 + %u] }

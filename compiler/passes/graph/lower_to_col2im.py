@@ -1,0 +1,116 @@
+"""Transposed convolutions as one matrix product, whose results are added where windows overlap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from compiler.analysis.convolution_match import TransposedWindow, match_transposed_convolution, match_zero_padding
+from compiler.analysis.quantized_value import is_known
+from compiler.cost.machine import Machine
+from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+from compiler.ir.symbolic.index_expr import product
+from compiler.ir.tile.kernel import dim_hint
+from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.graph.fold import is_known_finite
+
+
+@register
+@dataclass(frozen=True)
+class LowerToCol2im(GraphPass):
+    """Multiply every pixel by the taps of all windows at once, then add the products that overlap.
+
+    %y = conv_phases %x, %w {stride=[2], ...}   ->   %s = matmul %w, %x   %y = col2im %s {stride=[2], ...}
+
+    Both forms multiply as often.  A transposed convolution reads the image once for each tap, and its lanes lie along pixels
+    if it has few result channels; the product has a row for each tap of each of them.  Applies to windows that overlap,
+    if the cost model estimates less than `max_time_ratio` of the time (0 disables the pass).
+
+    Chellapilla et al., "High Performance Convolutional Neural Networks for Document Processing", 2006, backward.
+    """
+
+    name = "lower-to-col2im"
+    max_time_ratio: float = 0.9
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        new: dict[Node, Node] = {}
+        for n in ir.nodes:
+            window = match_transposed_convolution(n)
+            if window is None or max(window.taps) == 1:
+                continue
+            ratio = product_cycles(n, window, context.machine) / direct_cycles(n, window, context.machine)
+            if ratio >= self.max_time_ratio:
+                context.missed(self, "adding overlapping products costs more than reading pixels for each tap", n)
+            elif context.may_apply(self, "one product for all taps, added where windows overlap", n):
+                new[n] = as_product(n, window)
+        return ir.replace_nodes(new)
+
+
+def direct_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:
+    """Estimate the cycles of transposed convolution `n`, which takes as many taps for each remainder by the stride.
+
+    Lanes along pixels load a vector of them for each tap, from the second-level cache; lanes along channels may be idle.
+    """
+    outputs, lanes = dim_hint(n.shape[1]), machine.lanes(n.dtype.compute.bits)
+    taps = prod(t * s for t, s in zip(window.taps, window.stride, strict=True))
+    load = machine.l2_line_cycles + machine.unaligned_cost / machine.loads_per_cycle
+    along_pixels = (outputs / machine.fma_per_cycle + load) / lanes
+    along_channels = -(-outputs // lanes) / machine.fma_per_cycle
+    return taps * image_elements(n) * min(along_pixels, along_channels)
+
+
+def product_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:
+    """Estimate the cycles of the same as a product and sums of what overlaps, beyond storing the results."""
+    outputs, lanes, taps = (
+        dim_hint(n.shape[1]),
+        machine.lanes(n.dtype.compute.bits),
+        prod(map(dim_hint, n.operands[1].shape[2:])),
+    )
+    multiply_adds = taps * image_elements(n) * outputs / lanes
+    products = taps * outputs * image_elements(n) / dim_hint(n.operands[0].shape[1])
+    moved_bytes = 2 * max(0, products * n.dtype.compute.bytes - machine.l2)
+    adds = products / lanes * (machine.unaligned_cost / machine.loads_per_cycle + 1 / machine.fma_per_cycle)
+    return (
+        multiply_adds / machine.fma_per_cycle / machine.products_efficiency
+        + adds
+        + moved_bytes / machine.l3_bytes_per_cycle
+    )
+
+
+def image_elements(n: Node) -> int:
+    """Return the elements of the image of convolution `n`, with its padding."""
+    return prod(map(dim_hint, n.operands[0].shape))
+
+
+def as_product(n: Node, window: TransposedWindow) -> Node:
+    """Return transposed convolution `n` as a product of its weight with all pixels, whose overlapping results are added."""
+    image, weight = n.operands
+    image, start = (
+        without_padding(image, window) if is_known(weight) and is_known_finite(weight) else with_padding(image, window)
+    )
+    total = n.dtype.compute if n.dtype.is_float else n.dtype
+    taps_first = ops.permute(weight, dims=(*range(1, weight.type.rank), 0))
+    rows = ops.reshape(taps_first, shape=(product(weight.shape[1:]), weight.shape[0]))
+    pixels = ops.reshape(image, shape=(*image.shape[:2], product(image.shape[2:])))
+    products = ops.reshape(
+        ops.matmul(rows, pixels, dtype=total), shape=(image.shape[0], *weight.shape[1:], *image.shape[2:])
+    )
+    dilation = (1,) * len(start)
+    y = ops.col2im(products, stride=window.stride, dilation=dilation, start=start, size=n.shape[2:])
+    return ops.as_dtype(y, n.dtype).with_loc(n.loc)
+
+
+def without_padding(image: Node, window: TransposedWindow) -> tuple[Node, tuple[int, ...]]:
+    """Return the image and the first result of col2im, without the padding that lets every tap of the convolution exist."""
+    padding = match_zero_padding(image)
+    if padding is not None and [low for low, _ in padding] == [0, 0, *(t - 1 for t in window.taps)]:
+        return image.operands[0], window.start
+    return with_padding(image, window)
+
+
+def with_padding(image: Node, window: TransposedWindow) -> tuple[Node, tuple[int, ...]]:
+    """Return the image and the first result of col2im, whose windows begin before those of the convolution."""
+    dims = zip(window.start, window.taps, window.stride, strict=True)
+    return image, tuple(b + (t - 1) * s for b, t, s in dims)
