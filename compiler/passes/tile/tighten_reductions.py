@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 
 from compiler.analysis.index_sets import tighten_ranges
 from compiler.ir import scalar
@@ -27,7 +29,7 @@ class TightenReductions(TilePass):
     %s = reduce add %t in 0..2 { %in = index(1 - %t*2) < 0  yield where(%in, load(%x[%i + %t], %in) * load(%w[3 - %t*2], %in), 0.0) }
     ->  %s = reduce add %t in 1..2 { yield %x[%i + %t] * %w[3 - %t*2] }
 
-    Applies if each comparison of the guard depends on one static range only.  Transposed convolutions need it: each
+    Comparisons that depend on one static range only become its bounds, the others stay.  Transposed convolutions need it: each
     remainder has its own taps.
     """
 
@@ -54,20 +56,27 @@ class TightenReductions(TilePass):
 
 
 def tighten(stmt: Reduce, guards: Mapping[str, Expr]) -> Stmt:
-    """Restrict a reduction to the points where its guard holds; return it unchanged if they are not a box."""
+    """Restrict a reduction to the points where the conditions of its guard hold that bound one of its ranges; others stay."""
     value = stmt.value
     guard = value.args[0] if isinstance(value, PrimitiveCall) and value.primitive == "where" else None
     identity = const(IDENTITIES[stmt.op](value.dtype), value.dtype)
     if not isinstance(guard, Ref) or guard.name not in guards or not value.args[2].is_structurally_equal(identity):
         return stmt
-    ranges: tuple[Range, ...] | None = stmt.ranges
-    for d in nonnegative_indices(guards[guard.name]):
-        ranges = restrict_ranges(ranges, d) if ranges is not None and d is not None else None
-    if ranges is None:
-        return stmt
+    ranges, kept, holds = stmt.ranges, list[Expr](), list(conditions(guards[guard.name]))
+    for condition, d in holds:
+        restricted = restrict_ranges(ranges, d) if d is not None else None
+        ranges = ranges if restricted is None else restricted
+        kept += [condition] if restricted is None else []
     if any(r.lo == r.hi for r in ranges):
         return Let(stmt.name, identity)
-    return replace(stmt, ranges=ranges, value=scalar.transform(value.args[1], lambda e: drop_mask(e, guard.name)))
+    if not kept:
+        return replace(stmt, ranges=ranges, value=scalar.transform(value.args[1], lambda e: drop_mask(e, guard.name)))
+    if len(kept) == len(holds) or guard.name not in {s.name for s in stmt.body if isinstance(s, Let)}:
+        return stmt
+    rest = Let(guard.name, reduce(and_, kept))
+    return replace(
+        stmt, ranges=ranges, body=tuple(rest if isinstance(s, Let) and s.name == guard.name else s for s in stmt.body)
+    )
 
 
 def drop_mask(e: Expr, guard: str) -> Expr:
@@ -81,19 +90,19 @@ def drop_mask(e: Expr, guard: str) -> Expr:
     return replace(e, mask=others[0] if others else None, other=e.other if others else None)
 
 
-def nonnegative_indices(guard: Expr) -> Iterator[Dim | None]:
-    """Yield for each condition of `guard` the index that must be >= 0, None for other conditions."""
+def conditions(guard: Expr) -> Iterator[tuple[Expr, Dim | None]]:
+    """Yield each condition of `guard` with the index that must be >= 0, None for other conditions."""
     if isinstance(guard, PrimitiveCall) and guard.primitive == "and":
         for part in guard.args:
-            yield from nonnegative_indices(part)
+            yield from conditions(part)
         return
     at = guard.args[0] if isinstance(guard, PrimitiveCall) and guard.primitive in ("ge", "lt") else None
     d = at.index if isinstance(at, IndexValue) else at.value if isinstance(at, Const) else None
     plain = isinstance(guard, PrimitiveCall) and isinstance(guard.args[1], Const) and guard.args[1].value == 0
     if not plain or not isinstance(d, (int, IndexExpr)):
-        yield None
+        yield guard, None
     elif isinstance(guard, PrimitiveCall):
-        yield d if guard.primitive == "ge" else -d - 1
+        yield guard, d if guard.primitive == "ge" else -d - 1
 
 
 def restrict_ranges(ranges: tuple[Range, ...], d: Dim) -> tuple[Range, ...] | None:

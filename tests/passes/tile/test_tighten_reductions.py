@@ -62,3 +62,13 @@ def test_nothing_is_left_of_a_test_that_never_holds() -> None:
 )
 def test_other_tests_stay(kernel: str) -> None:
     check_pass("tighten-reductions", unchanged=kernel)
+
+
+def test_conditions_on_outer_loops_stay() -> None:
+    """Sums of overlapping windows: which taps there are is a bound, whether a window lies in the image is a mask."""
+    check_pass(
+        "tighten-reductions",
+        before=taps("%in = (index(%t - 1) >= 0) & (index(%i + %t - 4) < 0)"),
+        after=taps("%in = index(%i + %t - 4) < 0", ranges="%t in 1..3"),
+        remark="range of %s tightened to its guard",
+    )
