@@ -19,8 +19,8 @@ from compiler.transforms.split import equal_strips, strip_mine
 class BlockCopies:
     """Operands of a contraction to copy for each block of its reduction; None for one that is read in place.
 
-    `by_row` is copied for as many rows as `max_elements` hold, `by_column` for `panel` columns at a time.  `bounds` are those
-    of the loops around.  A block whose copy would have no static bound is read in place.
+    `by_row` is copied for as many rows as `max_elements` hold, `by_column` for `panel` columns at a time, in a parallel loop
+    with `parallel_panels`.  `bounds` are those of the loops around.  A block whose copy would have no static bound is read in place.
 
     Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.
     """
@@ -28,6 +28,7 @@ class BlockCopies:
     by_row: Load | None
     by_column: Load | None
     panel: int
+    parallel_panels: bool
     max_elements: int
     bounds: Bounds
     fresh: NameSupply
@@ -57,7 +58,7 @@ class BlockCopies:
         def panel(c: Range) -> Block:
             return self.copied(wrap_in_nest([rows, c], body), self.by_column, [depth, c])
 
-        return in_strips(columns, self.panel, self.fresh(f"{columns.var}.panel"), panel)
+        return in_strips(columns, self.panel, self.fresh(f"{columns.var}.panel"), panel, self.parallel_panels)
 
     def copied(self, body: Block, operand: Load | None, dims: Sequence[Range]) -> Block:
         """Return `body` behind a copy of the operand."""
@@ -67,9 +68,15 @@ class BlockCopies:
         return cache_operand(body, operand, dims, self.fresh(f"{operand.buffer}.copy"), self.bounds)
 
 
-def in_strips(r: Range, size: int, name: str, strip: Callable[[Range], Block]) -> Block:
-    """Return `strip` of the full strips of `r`, in a loop, and of the indices after them; of `r` itself if it is no longer."""
+def in_strips(r: Range, size: int, name: str, strip: Callable[[Range], Block], parallel: bool = False) -> Block:
+    """Return `strip` of the full strips of `r`, in a loop, and of the indices after them; of `r` itself if it is no longer.
+
+    With `parallel` the strip of the remaining indices is a parallel loop of one iteration, which one thread executes.
+    """
     if extent_hint(r) <= size:
         return strip(r)
     strips = strip_mine(r, size, name)
-    return (For(strips.outer, strip(strips.inner)), *(strip(strips.remainder) if strips.remainder else ()))
+    remainder = strip(strips.remainder) if strips.remainder else ()
+    if parallel and remainder:
+        remainder = (For(Range(f"{name}.remainder", 0, 1), remainder, parallel=True),)
+    return (For(strips.outer, strip(strips.inner), parallel=parallel), *remainder)

@@ -34,12 +34,16 @@ from compiler.transforms.split import Strips, equal_strips, strip_mine, strip_mi
 
 
 class BlockedContraction(NamedTuple):
-    """A contraction and the store of its result, the whole body of a loop nest, and the operands to copy."""
+    """A contraction and the store of its result, the whole body of a loop nest, and the operands to copy.
+
+    `block` is the number of steps in a block of the reduction.
+    """
 
     reduction: Reduce
     store: Store
     by_row: Load | None
     by_column: Load | None
+    block: Dim
 
     @property
     def depth(self) -> Range:
@@ -69,9 +73,9 @@ class CacheBlocking(TilePass):
     Applies to reductions of at least `min_depth` steps, in blocks of `depth_block` (0: none).  If one operand is contiguous along
     them, the other's row stride must be a multiple of `conflict_stride` bytes, which maps its rows to few cache sets.  Copies pay
     for shorter ones too, of operands that a static number of rows or columns reread: at least `min_conflict_reuse` if all steps
-    share few sets, at least `min_reuse` if the operand takes more than a quarter of the second-level cache.  If
-    threads have too few outer iterations, rows or columns are split into parts of at least `min_part_length`.  Shorter
-    chains of additions also round less.
+    share few sets, at least `min_reuse` if the operand takes more than a quarter of the second-level cache, or a half beside a
+    constant, which `pack` lays out.  If threads have too few outer iterations, rows or columns are split into parts of at least
+    `min_part_length`; panels that hold whole sums are parallel instead.  Shorter chains of additions also round less.
     """
 
     name = "cache-blocking"
@@ -96,7 +100,7 @@ class CacheBlocking(TilePass):
     def describe(self, match: BlockedContraction) -> str:
         """Return the remark on a blocked contraction."""
         copies = " and ".join(f"%{e.buffer}" for e in (match.by_row, match.by_column) if e is not None)
-        return f"%{match.depth.var} in blocks of {self.block_length(match.depth)}" + (copies and f", {copies} copied")
+        return f"%{match.depth.var} in blocks of {match.block}" + (copies and f", {copies} copied")
 
     # rows and columns
 
@@ -153,14 +157,15 @@ class CacheBlocking(TilePass):
         by_row = [a for a in reads if table.depends_on(a, rows.var) and not table.depends_on(a, columns.var)]
         if store.value != Ref(sum_.value.dtype, sum_.name) or (len(reads), len(by_column), len(by_row)) != (2, 1, 1):
             return None
-        if any(is_masked_or_packed(table, a) or a.buffer == store.buffer for a in reads):
+        if any(a.is_masked or a.buffer == store.buffer for a in reads):
             return None
         (w,), (x,) = by_column, by_row
         w_stride, x_stride = (abs(table.stride(a, depth.var) or 0) for a in (w, x))
         if not x_stride or w_stride < 2 or table.stride(w, columns.var) != 1:
             return None
         w_bytes, x_bytes = (table.types[a.buffer].dtype.bytes for a in (w, x))
-        shares_sets = w_stride * w_bytes % self.conflict_stride == 0
+        w_stride, x_stride = (0 if is_packed(table, a) else s for a, s in ((w, w_stride), (x, x_stride)))
+        shares_sets = w_stride > 0 and w_stride * w_bytes % self.conflict_stride == 0
         is_blocked = dim_hint(depth.extent) >= self.min_depth and (x_stride > 1 or shares_sets)
         is_static = isinstance(rows.extent, int) and isinstance(columns.extent, int)
         steps, length = dim_hint(self.block_length(depth)), extent_hint(depth)
@@ -171,7 +176,8 @@ class CacheBlocking(TilePass):
                 return False
             if steps > resident_lines(stride * element_bytes, machine):
                 return extent_hint(other) >= self.min_conflict_reuse
-            is_far = length * extent_hint(own) * element_bytes > machine.l2 // 4
+            near = machine.l2 // (4 if w_stride and x_stride else 2)
+            is_far = length * extent_hint(own) * element_bytes > near
             return extent_hint(other) >= self.min_reuse and (is_blocked or is_far)
 
         copied = {
@@ -181,13 +187,18 @@ class CacheBlocking(TilePass):
         if not is_blocked and not any(copied.values()):
             return None
         loads = {e.buffer: e for e in sum_.value.loads if copied[e.buffer]}
-        return BlockedContraction(sum_, store, loads.get(x.buffer), loads.get(w.buffer))
+        block = self.block_length(depth) if is_blocked or copied[x.buffer] else depth.extent
+        return BlockedContraction(sum_, store, loads.get(x.buffer), loads.get(w.buffer), block)
 
     def block_length(self, depth: Range) -> Dim:
         """Return the steps of a block of the reduction, of which a static one has equal ones."""
         if not isinstance(depth.extent, int):
             return self.depth_block
         return equal_strips(depth.extent, self.depth_block)
+
+    def has_parallel_panels(self, match: BlockedContraction) -> bool:
+        """Return True if panels of columns are independent: each has its own copy, and the whole sums of its results."""
+        return match.block == match.depth.extent and match.by_row is None and match.by_column is not None
 
     def block_depth(
         self, match: BlockedContraction, nest: list[For], table: Accesses, machine: Machine, fresh: NameSupply
@@ -196,16 +207,19 @@ class CacheBlocking(TilePass):
         rows, columns, depth = nest[-2].range, nest[-1].range, match.depth
         parts_needed = -(-machine.threads // iteration_count_hint(f.range for f in nest[:-2]))
         longest = max(rows, columns, key=extent_hint)
-        parts = self.split_for_threads(longest, parts_needed, machine.min_tile_extent, fresh(f"{longest.var}.part"))
+        parts = None
+        if not self.has_parallel_panels(match):
+            parts = self.split_for_threads(longest, parts_needed, machine.min_tile_extent, fresh(f"{longest.var}.part"))
         bounds = dict(table.loop_bounds)
         if parts is not None:
             rows, columns = (parts.inner if r is longest else r for r in (rows, columns))
             bounds[parts.outer.var] = (0, extent_hint(parts.outer) - 1)
         lanes = machine.lanes(8 * match.reduction.value.dtype.bytes)
-        problem = ContractionProblem(extent_hint(columns), lanes, dim_hint(self.block_length(depth)), 1)
+        problem = ContractionProblem(extent_hint(columns), lanes, dim_hint(match.block), 1)
         panel = best_tiles(extent_hint(rows), [problem], machine)[0].registers * lanes
-        copies = BlockCopies(match.by_row, match.by_column, panel, self.max_elements, bounds, fresh)
-        if self.block_length(depth) == depth.extent:
+        is_parallel = self.has_parallel_panels(match)
+        copies = BlockCopies(match.by_row, match.by_column, panel, is_parallel, self.max_elements, bounds, fresh)
+        if match.block == depth.extent:
             body = copies.nest(rows, columns, depth, (match.reduction, match.store))
         else:
             body = self.sum_of_blocks(match, rows, columns, copies)
@@ -221,7 +235,7 @@ class CacheBlocking(TilePass):
             return copies.nest(rows, columns, r, (replace(match.reduction, ranges=(r,)), accumulate))
 
         clear = wrap_in_nest([rows, columns], (replace(match.store, value=const(0, total)),))
-        blocks = strip_mine(depth, dim_hint(self.block_length(depth)), copies.fresh(f"{depth.var}.block"))
+        blocks = strip_mine(depth, dim_hint(match.block), copies.fresh(f"{depth.var}.block"))
         rest = () if blocks.remainder is None else add_block(blocks.remainder)
         return (*clear, For(blocks.outer, add_block(blocks.inner)), *rest)
 
@@ -297,6 +311,6 @@ class RowBlocking:
         return footprint_bytes(self.table, self.operands, (*(f.range for f in loops), *self.reduction_ranges))
 
 
-def is_masked_or_packed(table: Accesses, a: Access) -> bool:
-    """Return True if an operand is masked, or if other passes choose its layout: constants (`pack`) and local buffers."""
-    return table.roles[a.buffer] not in ("in", "inout") or a.is_masked
+def is_packed(table: Accesses, a: Access) -> bool:
+    """Return True if other passes choose the layout of an operand: constants (`pack`) and local buffers."""
+    return table.roles[a.buffer] not in ("in", "inout")

@@ -110,6 +110,31 @@ def test_short_reductions_have_copies_of_operands_that_take_much_of_a_cache(step
     assert ("copied" in str([str(r) for r in context.remarks])) == (steps == 15)
 
 
+def test_panels_beside_a_constant_are_parallel() -> None:
+    """One thread has each panel and its copy, and one the columns after the last whole panel."""
+    params = "const %w: f32[4, 3], in %x: f32[3, 112], out %y: f32[4, 112]"
+    before = (
+        product("%w[%i, %r] * %x[%r, %j]", length="3").replace("0..6", "0..4").replace("in 0..3 {", "in 0..112 {", 1)
+    )
+
+    def panel(first: str, last: str, a: str, size: str) -> str:
+        return f"""local %{a}: f32[3, {size}]
+          for %{a}r in 0..3 {{ for %{a}c in {first}..{last} {{ store %x[%{a}r, %{a}c], %{a}[%{a}r, %{a}c - {first}] }} }}
+          for %{a}i in 0..4 {{ for %{a}j in {first}..{last} {{
+            %{a}s = reduce add %{a}k in 0..3 {{ yield %w[%{a}i, %{a}k] * %{a}[%{a}k, %{a}j - {first}] }}
+            store %{a}s, %y[%{a}i, %{a}j] }} }}"""
+
+    panels = f"""parallel %p in 0..1 {{ {panel("%p*80", "%p*80 + 80", "a", "80")} }}
+      parallel %q in 0..1 {{ {panel("80", "112", "b", "32")} }}"""
+    check_pass(
+        "cache-blocking{min-conflict-reuse=4}",
+        before=kernel(before, params),
+        after=kernel(panels, params),
+        machine=Machine(threads=2, l1=64, l1_ways=1, usable_ways=1),
+        remark="%r in blocks of 3, %x copied",
+    )
+
+
 @pytest.mark.parametrize(("columns", "copies"), [(1024, "%w copied"), (1000, "")])
 def test_rows_that_share_few_sets_are_copied_for_fewer_rereads(columns: int, copies: str) -> None:
     """Of rows 4096 bytes apart a set holds 12; rows 4000 bytes apart are spread over all sets."""
@@ -148,7 +173,9 @@ def interchanged(text: str, columns: str = "0..3") -> str:
 WHOLE = {
     "a short sum": kernel(product(length="7")),
     "a sum of nothing": kernel(product(length="0"), PARAMS.replace("[10", "[0")),
-    "constants are packed": kernel(product(), PARAMS.replace("in %w", "const %w")),
+    "constants are packed": kernel(
+        product("%x[%i, %r] * %w[%r, %j]"), "in %x: f32[6, 10], const %w: f32[10, 3], out %y: f32[6, 3]"
+    ),
     "more is done with the sum": kernel(product(stored="tanh(%s)")),
     "both operands lie along it": kernel(
         product("%x[%i, %r] * %w[%j, %r]"), "in %x: f32[6, 10], in %w: f32[3, 10], out %y: f32[6, 3]"
