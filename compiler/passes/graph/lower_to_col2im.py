@@ -32,7 +32,7 @@ class LowerToCol2im(GraphPass):
     """
 
     name = "lower-to-col2im"
-    max_time_ratio: float = 0.9
+    max_time_ratio: float = 0.8
 
     def run(self, ir: Graph, context: Context) -> Graph:
         new: dict[Node, Node] = {}
@@ -49,25 +49,22 @@ class LowerToCol2im(GraphPass):
 
 
 def direct_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:
-    """Estimate the cycles of transposed convolution `n`, which takes as many taps for each remainder by the stride.
+    """Estimate the cycles of transposed convolution `n`.
 
-    Lanes along pixels load a vector of them for each tap, from the second-level cache; lanes along channels may be idle.
+    Lanes along pixels load a vector of them for each tap, from the second-level cache, and as many taps for each remainder by
+    the stride; lanes along channels may be idle.
     """
     outputs, lanes = dim_hint(n.shape[1]), machine.lanes(n.dtype.compute.bits)
-    taps = prod(t * s for t, s in zip(window.taps, window.stride, strict=True))
+    padded_taps = prod(t * s for t, s in zip(window.taps, window.stride, strict=True))
     load = machine.l2_line_cycles + machine.unaligned_cost / machine.loads_per_cycle
-    along_pixels = (outputs / machine.fma_per_cycle + load) / lanes
-    along_channels = -(-outputs // lanes) / machine.fma_per_cycle
-    return taps * image_elements(n) * min(along_pixels, along_channels)
+    along_pixels = padded_taps * (outputs / machine.fma_per_cycle + load) / lanes
+    along_channels = window_size(n) * -(-outputs // lanes) / machine.fma_per_cycle / machine.products_efficiency
+    return image_elements(n) * min(along_pixels, along_channels)
 
 
 def product_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:
     """Estimate the cycles of the same as a product and sums of what overlaps, beyond storing the results."""
-    outputs, lanes, taps = (
-        dim_hint(n.shape[1]),
-        machine.lanes(n.dtype.compute.bits),
-        prod(map(dim_hint, n.operands[1].shape[2:])),
-    )
+    outputs, lanes, taps = dim_hint(n.shape[1]), machine.lanes(n.dtype.compute.bits), window_size(n)
     multiply_adds = taps * image_elements(n) * outputs / lanes
     products = taps * outputs * image_elements(n) / dim_hint(n.operands[0].shape[1])
     moved_bytes = 2 * max(0, products * n.dtype.compute.bytes - machine.l2)
@@ -77,6 +74,11 @@ def product_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float
         + adds
         + moved_bytes / machine.l3_bytes_per_cycle
     )
+
+
+def window_size(n: Node) -> int:
+    """Return the taps of the window of convolution `n`."""
+    return prod(map(dim_hint, n.operands[1].shape[2:]))
 
 
 def image_elements(n: Node) -> int:

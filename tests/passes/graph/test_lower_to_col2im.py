@@ -74,6 +74,7 @@ def test_constant_weights_do_not_multiply_the_padding() -> None:
         ("f32[1, 64, 32, 32]", "f32[64, 3, 4, 4]", UP, True),
         ("f32[1, 128, 16, 16]", "f32[128, 1, 3, 3]", UP, True),
         ("f32[1, 64, 32, 32]", "f32[64, 64, 4, 4]", UP, False),  # lanes along channels
+        ("f32[1, 128, 56, 56]", "f32[128, 64, 3, 3]", UP, False),
         ("f32[1, 4, 32, 32]", "f32[4, 8, 4, 4]", UP, False),  # more overlaps than products
         ("f32[1, 64, 32, 32]", "f32[64, 3, 2, 2]", UP, False),  # no overlaps
         ("f32[1, 64, 32, 32]", "f32[64, 3, 3, 3]", UP + ", groups=8", False),
