@@ -65,15 +65,11 @@ def direct_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:
 def product_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:
     """Estimate the cycles of the same as a product and sums of what overlaps, beyond storing the results."""
     outputs, lanes, taps = dim_hint(n.shape[1]), machine.lanes(n.dtype.compute.bits), window_size(n)
-    multiply_adds = taps * image_elements(n) * outputs / lanes
+    multiply_adds = taps * image_elements(n) * outputs / lanes / machine.fma_per_cycle
     products = taps * outputs * image_elements(n) / dim_hint(n.operands[0].shape[1])
-    moved_bytes = 2 * max(0, products * n.dtype.compute.bytes - machine.l2)
     adds = products / lanes * (machine.unaligned_cost / machine.loads_per_cycle + 1 / machine.fma_per_cycle)
-    return (
-        multiply_adds / machine.fma_per_cycle / machine.products_efficiency
-        + adds
-        + moved_bytes / machine.l3_bytes_per_cycle
-    )
+    moved_bytes = 2 * max(0, products * n.dtype.compute.bytes - machine.l2)
+    return multiply_adds / machine.products_efficiency + adds + moved_bytes / machine.l3_bytes_per_cycle
 
 
 def window_size(n: Node) -> int:

@@ -62,21 +62,22 @@ def tighten(stmt: Reduce, guards: Mapping[str, Expr]) -> Stmt:
     identity = const(IDENTITIES[stmt.op](value.dtype), value.dtype)
     if not isinstance(guard, Ref) or guard.name not in guards or not value.args[2].is_structurally_equal(identity):
         return stmt
-    ranges, kept, holds = stmt.ranges, list[Expr](), list(conditions(guards[guard.name]))
-    for condition, d in holds:
+    ranges, kept, parts = stmt.ranges, list[Expr](), list(conditions(guards[guard.name]))
+    for condition, d in parts:
         restricted = restrict_ranges(ranges, d) if d is not None else None
-        ranges = ranges if restricted is None else restricted
-        kept += [condition] if restricted is None else []
+        if restricted is None:
+            kept.append(condition)
+        else:
+            ranges = restricted
     if any(r.lo == r.hi for r in ranges):
         return Let(stmt.name, identity)
     if not kept:
         return replace(stmt, ranges=ranges, value=scalar.transform(value.args[1], lambda e: drop_mask(e, guard.name)))
-    if len(kept) == len(holds) or guard.name not in {s.name for s in stmt.body if isinstance(s, Let)}:
+    if len(kept) == len(parts):
         return stmt
     rest = Let(guard.name, reduce(and_, kept))
-    return replace(
-        stmt, ranges=ranges, body=tuple(rest if isinstance(s, Let) and s.name == guard.name else s for s in stmt.body)
-    )
+    body = tuple(rest if isinstance(s, Let) and s.name == guard.name else s for s in stmt.body)
+    return replace(stmt, ranges=ranges, body=body)
 
 
 def drop_mask(e: Expr, guard: str) -> Expr:
