@@ -22,7 +22,7 @@ def is_contraction_node(n: Node) -> bool:
 
 
 def mixed_contractions(graph: Graph) -> Iterator[Node]:
-    """Yield the contractions whose attribute `dtype` gives the sum a dtype of its own."""
+    """Yield the contractions whose sum may have a dtype of its own: those that have the attribute `dtype`."""
     return (n for n in graph.nodes if is_contraction_node(n) and "dtype" in n.attrs)
 
 

@@ -67,13 +67,13 @@ def _single_matches(table: Accesses, shapes: Collection[MatrixShape]) -> Iterato
 
 
 def _all_reads_agree(table: Accesses, dot: DotMatch, found: Collection[DotMatch | NoDot]) -> bool:
-    """Return True if all accesses to the operands of `dot` are reads of contractions that pack them in the same way."""
+    """Return True if all accesses to the operands that `dot` packs are reads of contractions that pack them in the same way."""
     dots = [m for m in found if isinstance(m, DotMatch)]
     return all(
         any(m.old is a.stmt and m.types.get(a.buffer) == t for m in dots)
         for name, t in dot.types.items()
         for a in table.all
-        if a.buffer == name
+        if a.buffer == name and t != table.types[name]
     )
 
 

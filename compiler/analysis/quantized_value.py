@@ -151,7 +151,10 @@ def _through_selection(n: Node, operands: Sequence[Match]) -> Match:
 
 
 def is_extreme(n: Node) -> bool:
-    """Return True if each element of `n` is the largest or smallest of some numbers in its operand; bools are no numbers."""
+    """Return True if each element of `n` is the largest or smallest of some numbers in its operand; bools are no numbers.
+
+    Windows that reach into padding may have none.
+    """
     s = n.structure
     if (
         not isinstance(s, Reduction)
@@ -160,8 +163,9 @@ def is_extreme(n: Node) -> bool:
         or n.dtype.kind == "bool"
     ):
         return False
-    x = Ref(n.dtype, "x")
-    return s.fn(x) == x
+    x, domain = Ref(n.dtype, "x"), s.domain(n)
+    i, r = index_vars("i", n.type.rank), index_vars("r", len(domain.extents))
+    return s.fn(x) == x and not domain.guards(i, r)
 
 
 def _as_integers(n: Node) -> Node | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.ir.graph.node import Node, scalar_value
-from compiler.ir.graph.structure import Elementwise, elementwise_expr
-from compiler.ir.scalar import PrimitiveCall, Ref
+from compiler.ir.graph.structure import Elementwise, elementwise_expr, highest, lowest
+from compiler.ir.scalar import Number, PrimitiveCall, Ref
 
 
 def scalar_chain(n: Node) -> list[Node]:
@@ -32,8 +32,40 @@ def apply_chain(chain: Sequence[Node], x: Node) -> Node:
     return x
 
 
+def is_increasing_chain(chain: Sequence[Node]) -> bool:
+    """Return True if a chain never decreases: its functions do not, and none leaves the range of its integer dtype."""
+    below = varying_operand(chain[-1])
+    assert below is not None
+    bounds: Sequence[Number] = (lowest(below.dtype), highest(below.dtype))
+    for n in reversed(chain):
+        if not is_increasing(n):
+            return False
+        bounds = [without_wrapping(n, bound) for bound in bounds]
+        if n.dtype.is_integer and not all(lowest(n.dtype) <= b <= highest(n.dtype) for b in bounds):
+            return False
+    return True
+
+
+def without_wrapping(n: Node, value: Number) -> Number:
+    """Return an increasing function of `value`, in exact integers."""
+    e = elementwise_expr(n)
+    (scalar, *_) = [s for o in n.operands if (s := scalar_value(o)) is not None] or [0]
+    match e.primitive if isinstance(e, PrimitiveCall) else "":
+        case "add":
+            return value + scalar
+        case "sub":
+            return value - scalar
+        case "mul":
+            return value * scalar if scalar else 0
+        case "max":
+            return max(value, scalar)
+        case "min":
+            return min(value, scalar)
+    return value
+
+
 def is_increasing(n: Node) -> bool:
-    """Return True if a function of one value and constants never decreases."""
+    """Return True if a function of one value and constants never decreases while integers do not wrap."""
     e = elementwise_expr(n)
     if isinstance(e, Ref):
         return True

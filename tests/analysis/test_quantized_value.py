@@ -171,6 +171,7 @@ def test_values_are_computed_in_wide_numbers() -> None:
         (f"max_pool %f {WINDOW}", True),
         ("amin %x {dims=[1]}", True),
         (f"sum_pool %f {WINDOW}", False),
+        ("max_pool %f {size=[2], stride=[3], dilation=[1], before=[4], after=[2]}", False),
         ("exp %f", False),
     ],
 )

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.analysis.scalar_chain import apply_chain, is_increasing, scalar_chain, varying_operand
+from compiler.analysis.scalar_chain import (
+    apply_chain,
+    is_increasing,
+    is_increasing_chain,
+    scalar_chain,
+    varying_operand,
+)
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.text.graph_parser import parse_graph
@@ -97,3 +103,25 @@ def test_functions_that_may_decrease(statement: str) -> None:
 
 def test_rounding_of_integers_is_the_integer_itself() -> None:
     assert is_increasing(node("%y = round %x", "i32"))
+
+
+@pytest.mark.parametrize(
+    ("statements", "dtype", "increasing"),
+    [
+        ("%y = cast %x {dtype=i8}", "i32", False),
+        ("%y = cast %x {dtype=i64}", "i32", True),
+        ("%y = cast %x {dtype=f32}", "i32", True),
+        ("%y = cast %x {dtype=i8}", "f32", False),
+        ("%a = maximum %x, -128  %b = minimum %a, 127  %y = cast %b {dtype=i8}", "i32", True),
+        ("%a = maximum %x, -128.0  %b = minimum %a, 127.0  %y = cast %b {dtype=i8}", "f32", True),
+        ("%a = maximum %x, -128.0  %b = minimum %a, 200.0  %y = cast %b {dtype=i8}", "f32", False),
+        ("%y = add %x, 1", "i32", False),
+        ("%a = minimum %x, 126  %y = add %a, 1", "i8", True),
+        ("%a = maximum %x, 0  %y = sub %a, 127", "i8", True),
+        ("%a = maximum %x, 0  %y = mul %a, 2", "i8", False),
+        ("%y = mul %x, 0.0", "f32", True),
+        ("%a = mul %x, -1.0  %y = exp %a", "f32", False),
+    ],
+)
+def test_integers_that_wrap_do_not_keep_the_order(statements: str, dtype: str, increasing: bool) -> None:
+    assert is_increasing_chain(scalar_chain(node(statements, dtype))) is increasing

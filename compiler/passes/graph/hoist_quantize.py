@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from compiler.analysis.quantized_value import CODES, Match, QuantizedValue, is_extreme, match_quantized_values
-from compiler.analysis.scalar_chain import apply_chain, is_increasing, scalar_chain, varying_operand
+from compiler.analysis.scalar_chain import apply_chain, is_increasing_chain, scalar_chain, varying_operand
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, input_node
 from compiler.ir.graph.structure import is_permutation
@@ -70,7 +70,7 @@ def _hoisted(graph: Graph, chain: Sequence[Node]) -> Node | None:
     """Return the chain before the views and maxima that it starts from; None if it does not, or if they have other uses."""
     below = varying_operand(chain[-1])
     passed: list[Node] = []
-    increasing = all(map(is_increasing, chain))
+    increasing = is_increasing_chain(chain)
     while below is not None and (is_permutation(below) or (increasing and is_extreme(below))):
         passed.append(below)
         (below,) = below.operands

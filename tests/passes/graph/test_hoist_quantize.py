@@ -44,6 +44,18 @@ def test_what_reverses_the_order_is_pooled_first(factor: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "chain",
+    [
+        "%q = cast %v {dtype=i8}",
+        "%a = add %v, 1  %l = maximum %a, 0  %h = minimum %l, 127  %q = cast %h {dtype=i8}",
+    ],
+)
+def test_integers_that_may_wrap_are_pooled_first(chain: str) -> None:
+    """The largest of 127 and 128 becomes -128."""
+    check_pass("hoist-quantize", unchanged=f"graph(%x: i32[2, 4]) {{ %v = max_pool %x {POOL}  {chain}  return %q }}")
+
+
+@pytest.mark.parametrize(
     "view",
     ["%v = reshape %x {shape=[6]}  %other = exp %v", "%v = slice %x {dim=0, start=0, size=1}  %other = exp %x", "%v = exp %x  %other = exp %x"],
     ids=["read twice", "a part", "no view"],
