@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -11,7 +12,7 @@ from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.symbolic.index_expr import product
+from compiler.ir.symbolic.index_expr import Dim, product
 from compiler.ir.tile.kernel import dim_hint
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.fold import is_known_finite
@@ -25,8 +26,8 @@ class LowerToCol2im(GraphPass):
     %y = conv_phases %x, %w {stride=[2], ...}   ->   %s = matmul %w, %x   %y = col2im %s {stride=[2], ...}
 
     Both forms multiply as often.  A transposed convolution reads the image once for each tap, and its lanes lie along pixels
-    if it has few result channels; the product has a row for each tap of each of them.  Applies to windows that overlap,
-    if the cost model estimates less than `max_time_ratio` of the time (0 disables the pass).
+    if it has few result channels; the product has a row for each tap of each of them.  Windows that do not overlap are put
+    side by side.  Applies if the cost model estimates less than `max_time_ratio` of the time (0 disables the pass).
 
     Chellapilla et al., "High Performance Convolutional Neural Networks for Document Processing", 2006, backward.
     """
@@ -38,7 +39,7 @@ class LowerToCol2im(GraphPass):
         new: dict[Node, Node] = {}
         for n in ir.nodes:
             window = match_transposed_convolution(n)
-            if window is None or max(window.taps) == 1:
+            if window is None or max(window.stride) == 1:
                 continue
             ratio = product_cycles(n, window, context.machine) / direct_cycles(n, window, context.machine)
             if ratio >= self.max_time_ratio:
@@ -83,21 +84,34 @@ def image_elements(n: Node) -> int:
 
 
 def as_product(n: Node, window: TransposedWindow) -> Node:
-    """Return transposed convolution `n` as a product of its weight with all pixels, whose overlapping results are added."""
+    """Return transposed convolution `n` as a product of its weight with all pixels, and what puts the results in place."""
     image, weight = n.operands
-    image, start = (
-        without_padding(image, window) if is_known(weight) and is_known_finite(weight) else with_padding(image, window)
-    )
+    may_skip_padding = max(window.taps) > 1 and is_known(weight) and is_known_finite(weight)
+    image, start = without_padding(image, window) if may_skip_padding else with_padding(image, window)
     total = n.dtype.compute if n.dtype.is_float else n.dtype
     taps_first = ops.permute(weight, dims=(*range(1, weight.type.rank), 0))
     rows = ops.reshape(taps_first, shape=(product(weight.shape[1:]), weight.shape[0]))
     pixels = ops.reshape(image, shape=(*image.shape[:2], product(image.shape[2:])))
-    products = ops.reshape(
-        ops.matmul(rows, pixels, dtype=total), shape=(image.shape[0], *weight.shape[1:], *image.shape[2:])
-    )
-    dilation = (1,) * len(start)
-    y = ops.col2im(products, stride=window.stride, dilation=dilation, start=start, size=n.shape[2:])
+    products = ops.matmul(rows, pixels, dtype=total)
+    windows = ops.reshape(products, shape=(image.shape[0], *weight.shape[1:], *image.shape[2:]))
+    if max(window.taps) == 1 and weight.shape[2:] == window.stride:
+        y = side_by_side(windows, start, n.shape)
+    else:
+        dilation = (1,) * len(start)
+        y = ops.col2im(windows, stride=window.stride, dilation=dilation, start=start, size=n.shape[2:])
     return ops.as_dtype(y, n.dtype).with_loc(n.loc)
+
+
+def side_by_side(windows: Node, start: Sequence[int], shape: Sequence[Dim]) -> Node:
+    """Return windows [batch, channels, *window, *image] that do not overlap as images of `shape`, which begin at `start`."""
+    spatial = len(start)
+    dims = (d for k in range(spatial) for d in (2 + spatial + k, 2 + k))
+    in_place = ops.permute(windows, dims=(0, 1, *dims))
+    sizes = (in_place.shape[2 + 2 * k] * in_place.shape[3 + 2 * k] for k in range(spatial))
+    y = ops.reshape(in_place, shape=(*windows.shape[:2], *sizes))
+    for k, (first, size) in enumerate(zip(start, shape[2:], strict=True), 2):
+        y = y if (first, size) == (0, y.shape[k]) else ops.slice_(y, dim=k, start=first, size=size)
+    return y
 
 
 def without_padding(image: Node, window: TransposedWindow) -> tuple[Node, tuple[int, ...]]:

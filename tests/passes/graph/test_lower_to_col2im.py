@@ -41,7 +41,9 @@ def test_one_product_for_all_taps() -> None:
     [
         convolution("f32[1, 4, 7]", "f32[4, 2, 5]", "stride=[3], padding=[1], dilation=[1], output_padding=[2]"),
         convolution("f32[2, 4, 3, 5]", "f32[4, 1, 3, 2]", "stride=[2, 1], padding=[0, 1], dilation=[1, 1], output_padding=[1, 0]"),
-        convolution("f32[1, 3, 4, 4]", "f32[3, 2, 3, 3]", "stride=[1, 1], padding=[1, 1], dilation=[1, 1], output_padding=[0, 0]"),
+        convolution("f32[1, 3, 4, 4]", "f32[3, 2, 2, 3]", "stride=[2, 3], padding=[1, 0], dilation=[1, 1], output_padding=[0, 2]"),
+        convolution("f32[2, 3, 3, 2, 2]", "f32[3, 2, 2, 2, 3]", "stride=[2, 2, 3], padding=[0, 1, 1], dilation=[1, 1, 1], output_padding=[1, 0, 0]"),
+        convolution("f32[1, 3, 4]", "f32[3, 2, 2]", "stride=[3], padding=[1], dilation=[1], output_padding=[1]"),
         convolution("f32[1, 3, 4, 4]", "f32[3, 2, 2, 2]", "stride=[2, 2], padding=[0, 0], dilation=[2, 3], output_padding=[0, 0]"),
         convolution("bf16[1, 3, 4, 4]", "bf16[3, 2, 3, 3]", UP),
         convolution("f32[1, 2, 3, 2, 3]", "f32[2, 1, 2, 3, 2]", "stride=[1, 2, 2], padding=[0, 1, 0], dilation=[1, 1, 1], output_padding=[0, 1, 0]"),
@@ -54,7 +56,7 @@ def test_one_product_for_all_taps() -> None:
 def test_every_window_keeps_its_meaning(text: str) -> None:
     before = run_pipeline(parse_graph(text), "decompose,canonicalize")
     after = run_pipeline(before, ANY_COST)
-    assert "col2im" in {n.op.name for n in after.nodes}
+    assert "matmul" in {n.op.name for n in after.nodes}
     check_equivalent(before, after)
 
 
@@ -76,10 +78,28 @@ def test_constant_weights_do_not_multiply_the_padding() -> None:
         ("f32[1, 64, 32, 32]", "f32[64, 64, 4, 4]", UP, False),  # lanes along channels
         ("f32[1, 128, 56, 56]", "f32[128, 64, 3, 3]", UP, False),
         ("f32[1, 4, 32, 32]", "f32[4, 8, 4, 4]", UP, False),  # more overlaps than products
-        ("f32[1, 64, 32, 32]", "f32[64, 3, 2, 2]", UP, False),  # no overlaps
+        ("f32[1, 64, 32, 32]", "f32[64, 3, 3, 3]", UP.replace("2, 2", "1, 1"), False),  # lanes read neighbouring pixels
         ("f32[1, 64, 32, 32]", "f32[64, 3, 3, 3]", UP + ", groups=8", False),
     ],
 )
 def test_channels_overlaps_and_groups_decide(image: str, weight: str, attrs: str, lowered: bool) -> None:
     graph = run_pipeline(parse_graph(convolution(image, weight, attrs)), "decompose,canonicalize,lower-to-col2im")
-    assert ("col2im" in {n.op.name for n in graph.nodes}) == lowered
+    assert ("matmul" in {n.op.name for n in graph.nodes}) == lowered
+
+
+def test_windows_that_do_not_overlap_are_put_side_by_side() -> None:
+    check_pass(
+        ANY_COST,
+        before="""graph(%x: f32[1, 8, 5], %w: f32[8, 3, 2]) {
+          %y = conv_phases %x, %w {stride=[2], start=[1], size=[8]} return %y }""",
+        after="""graph(%x: f32[1, 8, 5], %w: f32[8, 3, 2]) {
+          %a: f32[3, 2, 8] = permute %w {dims=[1, 2, 0]}
+          %b: f32[6, 8] = reshape %a {shape=[6, 8]}
+          %c: f32[1, 8, 5] = reshape %x {shape=[1, 8, 5]}
+          %d: f32[1, 6, 5] = matmul %b, %c {dtype=f32}
+          %e: f32[1, 3, 2, 5] = reshape %d {shape=[1, 3, 2, 5]}
+          %f: f32[1, 3, 5, 2] = permute %e {dims=[0, 1, 3, 2]}
+          %g: f32[1, 3, 10] = reshape %f {shape=[1, 3, 10]}
+          %y: f32[1, 3, 8] = slice %g {dim=2, start=1, size=8}
+          return %y }""",
+    )
