@@ -33,6 +33,12 @@ class Gate(nn.Module):
         return nn.functional.gelu(x * 2) + x.shape[0]
 
 
+class Chunks(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second, third = x.chunk(3)
+        return first.sum(0) + 2 * second.sum(0) - third.sum(0)
+
+
 class Sum(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.mean(0)
@@ -99,6 +105,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Any, Callable[[int], tuple[torch
     "layer_norm": (lambda: nn.LayerNorm(24), ({0: N},), lambda n: (torch.randn(n, 24),), (16, 2, 33)),
     "mean": (Sum, ({0: N},), lambda n: (torch.randn(n, 24),), (16, 2, 33)),
     "concatenation": (Join, ({0: N}, {0: M}), lambda n: (torch.randn(n, 6), torch.randn(n // 2 + 1, 6)), (9, 2, 30)),
+    "chunks": (Chunks, ({0: Dim.AUTO},), lambda n: (torch.randn(n, 6),), (20, 6, 7, 31)),
     "diagonal": (Diagonal, ({0: M, 1: N},), lambda n: (torch.randn(n // 2 + 1, n),), (9, 2, 33)),
     "attention": (Attention, ({0: M, 1: N},), lambda n: (torch.randn(2 + n % 3, n, 32),), (48, 2, 17, 63)),
     "images": (Images, ({0: M},), lambda n: (torch.randn(n, 4, 16, 16),), (4, 2, 3, 9)),

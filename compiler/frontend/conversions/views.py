@@ -11,7 +11,7 @@ from compiler.frontend.promotion import SymbolicScalar, as_node, common_dtype
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
-from compiler.ir.symbolic.index_expr import Dim, floordiv, maximum, minimum, product
+from compiler.ir.symbolic.index_expr import Dim, ceildiv, floordiv, maximum, minimum, product
 from compiler.ir.types import boolean, i64
 
 
@@ -227,8 +227,13 @@ def split(x: Node, size: int, dim: int = 0) -> tuple[Node, ...]:
 
 @converts("aten.chunk.default", "aten.unsafe_chunk.default")
 def chunk(x: Node, chunks: int, dim: int = 0) -> tuple[Node, ...]:
-    extent = _require_static(x.shape[canonicalize_dim(dim, x.type.rank)], "chunk")
-    return split(x, max(-(-extent // chunks), 1), dim)
+    extent = x.shape[canonicalize_dim(dim, x.type.rank)]
+    size = ceildiv(extent, chunks)
+    if isinstance(extent, int) and isinstance(size, int):
+        return split(x, max(size, 1), dim)
+    # of a dynamic extent PyTorch has as many results as its range allows, at most `chunks`; nobody reads the others
+    sizes = [size, *(minimum(size, extent - k * size) for k in range(1, chunks - 1)), extent - (chunks - 1) * size]
+    return split_sizes(x, sizes[:chunks], dim)
 
 
 @converts("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
