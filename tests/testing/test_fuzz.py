@@ -38,6 +38,7 @@ from compiler.testing.fuzz.check import CONFIGURATIONS, configuration_for_seed
 from compiler.testing.fuzz.graph_builder import GraphBuilder, ops_by_structure
 from compiler.testing.fuzz.idioms import IDIOMS, attention, image_network, mixed_product, quantized_layer, random_scan
 from compiler.testing.fuzz.malformed_inputs import check_malformed
+from compiler.testing.fuzz.op_calls import divisors
 from compiler.testing.fuzz.reduce import reduce, simplifications
 from compiler.testing.fuzz.rounding_oracle import Reference
 from compiler.testing.fuzz.workers import map_in_processes
@@ -451,3 +452,8 @@ def test_a_target_that_cannot_run_here_is_an_error(capsys: pytest.CaptureFixture
 def test_malformed_input_gets_an_error_of_ours(seed: int) -> None:
     failure = check_malformed(seed).failure
     assert failure is None, str(failure)
+
+
+def test_sizes_of_any_magnitude_have_divisors() -> None:
+    assert [divisors(n) for n in (2, 12, 13, 36)] == [[2], [2, 3, 4, 6, 12], [13], [2, 3, 4, 6, 9, 12, 18, 36]]
+    assert {2, 4096, 1 << 48, 1 << 60} <= set(divisors(1 << 60))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ MAX_VALUE_ELEMENTS = 4096
 
 MAX_REDUCTION_TERMS = 1 << 21
 """Limit of terms of a reduction, over all result elements; chosen empirically."""
+
+MAX_DIVISOR = 4096
+"""Largest divisor that is searched for in sizes that a mutation made huge."""
 
 Attrs = dict[str, Any]
 
@@ -189,8 +193,7 @@ class CallMutator:
         """Return a random shape of `count` elements."""
         shape: list[int] = [1] if self.rng.random() < 0.1 else []
         while count > 1 and len(shape) < 4:
-            divisors = [d for d in range(2, count + 1) if count % d == 0]
-            shape.append(self.rng.choice(divisors))
+            shape.append(self.rng.choice(divisors(count)))
             count //= shape[-1]
         return [*shape, count] if count != 1 or not shape else shape
 
@@ -235,3 +238,9 @@ def substitute_in_list(value: Any, old: Any, new: Any) -> Any:
 def formal_operands(op: Op, count: int) -> list[OperandSpec]:
     """Return the operand spec of each of `count` operands."""
     return [op.operand_specs[min(k, len(op.operand_specs) - 1)] for k in range(count)]
+
+
+def divisors(count: int) -> list[int]:
+    """Return the divisors of `count` from 2 on, in order; of a huge one those up to `MAX_DIVISOR` and what each leaves."""
+    small = [d for d in range(1, min(isqrt(count), MAX_DIVISOR) + 1) if count % d == 0]
+    return sorted({e for d in small for e in (d, count // d)} - {1})
