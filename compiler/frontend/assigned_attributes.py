@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -39,7 +42,18 @@ def assignments_reported(module: torch.nn.Module) -> Iterator[None]:
         hook.remove()
     if assigned:
         names, remedy = ", ".join(sorted(assigned)), f"make what later calls read a buffer, or {USE_TORCH_COMPILE}"
-        warnings.warn(f"the model assigns {names}, which compiled code does not: {remedy}", stacklevel=7)
+        warnings.warn(
+            f"the model assigns {names}, which compiled code does not: {remedy}", stacklevel=user_stacklevel()
+        )
+
+
+def user_stacklevel() -> int:
+    """Return the `stacklevel` of a warning of the caller that names the line which called this package."""
+    package = str(Path(__file__).parents[1])
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((package, contextlib.__file__)):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _attributes(module: torch.nn.Module) -> Attributes:
