@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from compiler.analysis.contraction_nodes import is_contraction_node
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import IndexMap, Reduction, index_vars
+from compiler.ir.graph.structure import IndexMap, Reduction, ReductionDomain, index_vars
+from compiler.ir.ops.col2im import window_tap
 from compiler.ir.scalar import Number
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_atoms import FloorDiv, terms
-from compiler.ir.symbolic.index_expr import Dim, mod
+from compiler.ir.symbolic.index_expr import Dim
 
 
 @dataclass(frozen=True)
@@ -21,17 +22,23 @@ class ConvolutionWindow:
     dilation: tuple[int, ...]
 
 
+def spatial_contraction(n: Node) -> ReductionDomain | None:
+    """Return the domain of a contraction whose operands and result have as many dimensions, at least three; None for others."""
+    rank = n.type.rank if not isinstance(n.result_type, tuple) else 0
+    if rank < 3 or not is_contraction_node(n) or any(o.type.rank != rank for o in n.operands):
+        return None
+    assert isinstance(n.structure, Reduction)
+    return n.structure.domain(n)
+
+
 def match_convolution(n: Node) -> ConvolutionWindow | None:
     """Return the window of a convolution over all channels without padding, or None for any other node.
 
     result[b, o, i, ...] = sum over c, t, ... of image[b, c, i * stride + t * dilation, ...] * weight[o, c, t, ...]
     """
-    rank = n.type.rank if not isinstance(n.result_type, tuple) else 0
-    if rank < 3 or not is_contraction_node(n) or any(o.type.rank != rank for o in n.operands):
+    if (space := spatial_contraction(n)) is None:
         return None
-    assert isinstance(n.structure, Reduction)
-    space = n.structure.domain(n)
-    i, r = index_vars("i", rank), index_vars("r", len(space.extents))
+    i, r = index_vars("i", n.type.rank), index_vars("r", len(space.extents))
     image, weight = space.positions(i, r)
     if weight != (i[1], *r) or space.guards(i, r):
         return None
@@ -75,22 +82,19 @@ def match_transposed_convolution(n: Node) -> TransposedWindow | None:
 
     result[b, o, i, ...] = sum over c, t, ... of image[b, c, i / stride + t, ...] * weight[c, o, i % stride - t * stride, ...]
     """
-    rank = n.type.rank if not isinstance(n.result_type, tuple) else 0
-    if rank < 3 or not is_contraction_node(n) or any(o.type.rank != rank for o in n.operands):
+    if (space := spatial_contraction(n)) is None:
         return None
-    assert isinstance(n.structure, Reduction)
-    space = n.structure.domain(n)
     taps = [e for e in space.extents[1:] if isinstance(e, int)]
-    if len(taps) != rank - 2:
+    if len(taps) != n.type.rank - 2:
         return None
-    i, r = index_vars("i", rank), index_vars("r", len(space.extents))
+    i, r = index_vars("i", n.type.rank), index_vars("r", len(space.extents))
     image, weight = space.positions(i, r)
     phases = [_phase(d - t, w) for d, t, w in zip(image[2:], r[1:], i[2:], strict=True)]
     if None in phases or image[:2] != (i[0], r[0]) or weight[:2] != (r[0], i[1]):
         return None
     stride, start = zip(*(p for p in phases if p), strict=True)
-    dims = zip(i[2:], start, stride, taps, r[1:], strict=True)
-    if weight[2:] != tuple(mod(w + b, s) + (count - 1 - t) * s for w, b, s, count, t in dims):
+    dims = zip(i[2:], start, r[1:], n.operands[1].shape[2:], stride, strict=True)
+    if weight[2:] != tuple(window_tap(d + b, t, k, s)[0] for d, b, t, k, s in dims):
         return None
     return TransposedWindow(stride, start, tuple(taps))
 

@@ -1,4 +1,4 @@
-"""How the Python interpreter runs a compilation: when it switches threads, collects cycles and maps its stack."""
+"""Settings of the Python interpreter during a compilation: thread switches, garbage collection, memory of its stack."""
 
 from __future__ import annotations
 

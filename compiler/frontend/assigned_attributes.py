@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
+import compiler
 from compiler.errors import USE_TORCH_COMPILE
+from compiler.frontend.source_location import calling_frame
 
 Attributes: TypeAlias = dict[str, Any]
 """Values by dotted path."""
@@ -42,18 +43,8 @@ def assignments_reported(module: torch.nn.Module) -> Iterator[None]:
         hook.remove()
     if assigned:
         names, remedy = ", ".join(sorted(assigned)), f"make what later calls read a buffer, or {USE_TORCH_COMPILE}"
-        warnings.warn(
-            f"the model assigns {names}, which compiled code does not: {remedy}", stacklevel=user_stacklevel()
-        )
-
-
-def user_stacklevel() -> int:
-    """Return the `stacklevel` of a warning of the caller that names the line which called this package."""
-    package = str(Path(__file__).parents[1])
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((package, contextlib.__file__)):
-        frame, level = frame.f_back, level + 1
-    return level
+        _, level = calling_frame(os.path.dirname(compiler.__file__) + os.sep, contextlib.__file__)
+        warnings.warn(f"the model assigns {names}, which compiled code does not: {remedy}", stacklevel=level)
 
 
 def _attributes(module: torch.nn.Module) -> Attributes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compiler.errors import USE_TORCH_COMPILE, ArgumentError, ExportError, Loc, TilewrightError
 from compiler.frontend.assigned_attributes import assignments_reported
-from compiler.frontend.source_location import innermost_line
+from compiler.frontend.source_location import calling_frame, innermost_line
 from compiler.ir.torch_types import USE_DENSE, unsupported_storage
 
 _REMEDY = f"or {USE_TORCH_COMPILE}"
@@ -134,7 +133,5 @@ def _refuse_packed_sequence(name: str, layer: torch.nn.Module, args: Sequence[An
 
 def _calling_line() -> Loc | None:
     """Return the innermost line on the stack outside PyTorch and this module."""
-    frame, skipped = sys._getframe(), (os.path.dirname(torch.__file__) + os.sep, "<", __file__)
-    while frame and frame.f_code.co_filename.startswith(skipped):
-        frame = frame.f_back  # type: ignore[assignment]  # None above the outermost
+    frame, _ = calling_frame(os.path.dirname(torch.__file__) + os.sep, "<", __file__)
     return Loc(frame.f_code.co_filename, frame.f_lineno) if frame else None

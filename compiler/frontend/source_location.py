@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from types import FrameType
+from typing import Any, cast
 
 import torch
 
@@ -27,6 +29,17 @@ CONTAINERS = frozenset({"_modules", "_parameters", "_buffers"})
 
 MODULE_STACKS = ("nn_module_stack", "fwd_nn_module_stack")
 """Metadata with the modules around a node, from the outermost; the second is of a node in a backward graph."""
+
+
+def calling_frame(*skipped: str) -> tuple[FrameType | None, int]:
+    """Return the innermost frame above the caller's whose file begins with none of `skipped`, and its levels above the caller.
+
+    The level is the `stacklevel` of a warning, where 1 is the caller.
+    """
+    frame, level = cast("FrameType | None", sys._getframe(1)), 1
+    while frame is not None and frame.f_code.co_filename.startswith(skipped):
+        frame, level = frame.f_back, level + 1
+    return frame, level
 
 
 def source_of(node: torch.fx.Node) -> Loc | None:

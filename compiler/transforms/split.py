@@ -42,7 +42,7 @@ def strip_mine_to_end(r: Range, size: int, name: str) -> Strips:
 
 
 def equal_strips(extent: int, longest: int) -> int:
-    """Return the indices of each of the fewest strips of at most `longest` that are equal but for the last, as 34 for 100 and 40."""
+    """Return the size of the fewest strips of at most `longest` indices, equal but for the last: 34 for 100 and 40."""
     return -(-extent // max(1, -(-extent // longest)))
 
 

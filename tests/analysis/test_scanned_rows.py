@@ -7,6 +7,7 @@ import pytest
 from compiler.analysis.accesses import Accesses
 from compiler.analysis.scanned_rows import is_scan_of_rows
 from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.tile.kernel import For
 
 SUMS = """kernel @k(in %x: f32[64, 40], out %y: f32[64, 40]) {
   parallel %i in 0..64 {
@@ -37,7 +38,9 @@ def test_the_loop_over_the_rows_is_none() -> None:
 
 def test_statements_other_than_loops_are_none() -> None:
     kernel = parse_kernel(SUMS)
-    assert not any(is_scan_of_rows(Accesses(kernel), s, 16) for s in kernel.body[0].body[:2])  # type: ignore[union-attr]
+    (rows,) = kernel.body
+    assert isinstance(rows, For)
+    assert not any(is_scan_of_rows(Accesses(kernel), s, 16) for s in rows.body[:2])
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, True), (39, True), (40, False), (41, False), (64, False)])

@@ -5,13 +5,11 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable
-from typing import TypeVar
 
 import pytest
 
 from compiler.driver.interpreter_settings import in_one_stack_chunk
 
-T = TypeVar("T")
 CALLS = 500
 
 

@@ -26,7 +26,7 @@ def _type(s: Signature) -> TensorType:
     return TensorType(x.dtype, (*x.shape[:2], *s.attrs["size"]))
 
 
-def window_tap(position: Dim, step: Dim, window: Dim, stride: int, dilation: int) -> tuple[Dim, Dim]:
+def window_tap(position: Dim, step: Dim, window: Dim, stride: int, dilation: int = 1) -> tuple[Dim, Dim]:
     """Return the tap and the window, in numbers from 0, of term `step` of the sum for a result at `position`.
 
     Tap `k` of window `l` lies at `l * stride + k * dilation`.  Solutions of `position` are `stride / gcd(stride, dilation)`

@@ -14,6 +14,7 @@ from compiler.ir.graph.op import declare_op, sample_input
 from compiler.ir.graph.structure import Composite, Guard, Position, Reduction, ReductionDomain
 from compiler.ir.ops.arithmetic import add
 from compiler.ir.ops.cast import as_dtype
+from compiler.ir.ops.col2im import window_tap
 from compiler.ir.ops.concat_pad import pad
 from compiler.ir.ops.rules import (
     check_lengths,
@@ -24,7 +25,7 @@ from compiler.ir.ops.rules import (
     window_count,
 )
 from compiler.ir.ops.views import permute, reshape, slice_
-from compiler.ir.symbolic.index_expr import Dim, ceildiv, floordiv, mod
+from compiler.ir.symbolic.index_expr import Dim, ceildiv, floordiv
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DType, TensorType, broadcast_index, broadcast_shapes, f32, i32
 
@@ -311,21 +312,22 @@ def _phases_domain(n: Node) -> ReductionDomain:
     taps = tuple(ceildiv(k, s) for k, s in zip(w[2:], stride, strict=True))
     inputs = w[0] // groups
 
-    def filter_index(result: Position, tap: Position) -> Position:
-        terms = zip(result, start, stride, tap, taps, strict=True)
-        return tuple(mod(i + b, s) + (n - 1 - t) * s for i, b, s, t, n in terms)
+    def terms(i: Position, r: Position) -> list[tuple[Dim, Dim]]:
+        """Return the tap and the element of the padded image in each dimension."""
+        dims = zip(i[2:], start, r[1:], w[2:], stride, taps, strict=True)
+        found = ((window_tap(d + b, t, k, s), n) for d, b, t, k, s, n in dims)
+        return [(tap, window + n - 1) for (tap, window), n in found]
 
     def guards(i: Position, r: Position) -> tuple[Guard, ...]:
-        dims = zip(filter_index(i[2:], r[1:]), w[2:], stride, strict=True)
-        return tuple(Guard(d, 0, k) for d, k, s in dims if not isinstance(k, int) or k % s)
+        dims = zip(terms(i, r), w[2:], stride, strict=True)
+        return tuple(Guard(tap, 0, k) for (tap, _), k, s in dims if not isinstance(k, int) or k % s)
 
     def positions(i: Position, r: Position) -> tuple[Position, ...]:
-        batch, out, *result = i
-        channel, *tap = r
+        batch, out, channel = i[0], i[1], r[0]
         first = out // w[1] * inputs if groups > 1 else 0
-        image = tuple(floordiv(d + b, s) + t for d, b, s, t in zip(result, start, stride, tap, strict=True))
         filter_out = out % w[1] if groups > 1 else out
-        return (batch, first + channel, *image), (first + channel, filter_out, *filter_index(tuple(result), tuple(tap)))
+        filter_index, image = zip(*terms(i, r), strict=True)
+        return (batch, first + channel, *image), (first + channel, filter_out, *filter_index)
 
     return ReductionDomain((inputs, *taps), positions, guards)
 

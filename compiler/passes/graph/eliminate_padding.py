@@ -9,8 +9,6 @@ from itertools import pairwise, product
 from math import prod
 from typing import TypeAlias
 
-import numpy as np
-
 from compiler.analysis.convolution_match import ConvolutionWindow, match_convolution, match_zero_padding
 from compiler.analysis.index_sets import guard_interval, guard_never_holds, order_split_points
 from compiler.analysis.size_hints import minimize_max_regret
@@ -27,6 +25,7 @@ from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, SMALL_SIZE_HINT,
 from compiler.ir.symbolic.index_expr import Dim, dynamic_sizes, substitute, var
 from compiler.ir.tile.kernel import dim_hint
 from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.graph.fold import is_known_finite
 
 OutputSegment: TypeAlias = tuple[Dim, int]
 """Number of adjacent outputs along one dimension, and of the taps of their windows that lie inside the image."""
@@ -206,7 +205,7 @@ def match_padded_convolution(n: Node, min_channels: int) -> PaddedConvolution | 
     if zeros is None or any(z != (0, 0) for z in zeros[:2]) or weight.shape[0] < min_channels:
         return None
     margins = tuple((b, a) for b, a in zeros[2:] if isinstance(b, int) and isinstance(a, int))
-    if len(margins) < len(zeros[2:]) or not np.isfinite(weight.attrs["value"].numpy_values).all():
+    if len(margins) < len(zeros[2:]) or not is_known_finite(weight):
         return None
     c = PaddedConvolution(n, windows, margins)
     try:

@@ -12,6 +12,7 @@ import torch
 
 from compiler.analysis.contraction_nodes import is_contraction_node
 from compiler.analysis.demand import is_cheap_index_expr
+from compiler.analysis.quantized_value import is_known
 from compiler.ir import ops
 from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData, to_storage
@@ -120,13 +121,13 @@ def as_index_steps(constant: Node) -> Node | None:
 
 def known_values(n: Node) -> Array | None:
     """Return the elements of a node that depends on constants alone; None where PyTorch raises."""
-    constant = constant_values([n]).get(n)
+    constant = n if n.op is CONSTANT else constant_values([n]).get(n)
     return None if constant is None else constant.attrs["value"].numpy_values
 
 
 def is_known_finite(n: Node) -> bool:
-    """Return True if the value of `n` is known and finite: its products with zeros are zeros, and may be left out."""
-    values = known_values(n)
+    """Return True if `n` depends on constants alone and is finite: its products with zeros are zeros, and may be left out."""
+    values = known_values(n) if is_known(n) else None
     return values is not None and bool(np.isfinite(values).all())
 
 

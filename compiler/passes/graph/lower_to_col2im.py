@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from compiler.analysis.convolution_match import TransposedWindow, match_transposed_convolution, match_zero_padding
-from compiler.analysis.quantized_value import is_known
+from compiler.analysis.padded_tiles import slice_region
 from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
@@ -41,8 +41,8 @@ class LowerToCol2im(GraphPass):
             window = match_transposed_convolution(n)
             if window is None or max(window.stride) == 1:
                 continue
-            ratio = product_cycles(n, window, context.machine) / direct_cycles(n, window, context.machine)
-            if ratio >= self.max_time_ratio:
+            direct = direct_cycles(n, window, context.machine)
+            if product_cycles(n, context.machine) >= self.max_time_ratio * direct:
                 context.missed(self, "adding overlapping products costs more than reading pixels for each tap", n)
             elif context.may_apply(self, "one product for all taps, added where windows overlap", n):
                 new[n] = as_product(n, window)
@@ -55,38 +55,35 @@ def direct_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:
     Lanes along pixels load a vector of them for each tap, from the second-level cache, and as many taps for each remainder by
     the stride; lanes along channels may be idle.
     """
-    outputs, lanes = dim_hint(n.shape[1]), machine.lanes(n.dtype.compute.bits)
-    padded_taps = prod(t * s for t, s in zip(window.taps, window.stride, strict=True))
+    (pixels, inputs), (outputs, taps) = problem_sizes(n)
+    lanes, padded_taps = machine.lanes(n.dtype.compute.bits), prod(window.taps) * prod(window.stride)
     load = machine.l2_line_cycles + machine.unaligned_cost / machine.loads_per_cycle
     along_pixels = padded_taps * (outputs / machine.fma_per_cycle + load) / lanes
-    along_channels = window_size(n) * -(-outputs // lanes) / machine.fma_per_cycle / machine.products_efficiency
-    return image_elements(n) * min(along_pixels, along_channels)
+    along_channels = taps * -(-outputs // lanes) / machine.fma_per_cycle / machine.products_efficiency
+    return pixels * inputs * min(along_pixels, along_channels)
 
 
-def product_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:
+def product_cycles(n: Node, machine: Machine) -> float:
     """Estimate the cycles of the same as a product and sums of what overlaps, beyond storing the results."""
-    outputs, lanes, taps = dim_hint(n.shape[1]), machine.lanes(n.dtype.compute.bits), window_size(n)
-    multiply_adds = taps * image_elements(n) * outputs / lanes / machine.fma_per_cycle
-    products = taps * outputs * image_elements(n) / dim_hint(n.operands[0].shape[1])
-    adds = products / lanes * (machine.unaligned_cost / machine.loads_per_cycle + 1 / machine.fma_per_cycle)
-    moved_bytes = 2 * max(0, products * n.dtype.compute.bytes - machine.l2)
-    return multiply_adds / machine.products_efficiency + adds + moved_bytes / machine.l3_bytes_per_cycle
+    (pixels, inputs), (outputs, taps) = problem_sizes(n)
+    results = pixels * outputs * taps
+    vectors = results / machine.lanes(n.dtype.compute.bits)
+    multiply_adds = vectors * inputs / machine.fma_per_cycle / machine.products_efficiency
+    adds = vectors * (machine.unaligned_cost / machine.loads_per_cycle + 1 / machine.fma_per_cycle)
+    moved_bytes = 2 * max(0, results * n.dtype.compute.bytes - machine.l2)
+    return multiply_adds + adds + moved_bytes / machine.l3_bytes_per_cycle
 
 
-def window_size(n: Node) -> int:
-    """Return the taps of the window of convolution `n`."""
-    return prod(map(dim_hint, n.operands[1].shape[2:]))
-
-
-def image_elements(n: Node) -> int:
-    """Return the elements of the image of convolution `n`, with its padding."""
-    return prod(map(dim_hint, n.operands[0].shape))
+def problem_sizes(n: Node) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return pixels of all images, with their padding, and input channels; result channels and taps of the window."""
+    image, weight = (tuple(map(dim_hint, o.shape)) for o in n.operands)
+    return (image[0] * prod(image[2:]), image[1]), (weight[1], prod(weight[2:]))
 
 
 def as_product(n: Node, window: TransposedWindow) -> Node:
     """Return transposed convolution `n` as a product of its weight with all pixels, and what puts the results in place."""
     image, weight = n.operands
-    may_skip_padding = max(window.taps) > 1 and is_known(weight) and is_known_finite(weight)
+    may_skip_padding = max(window.taps) > 1 and is_known_finite(weight)
     image, start = without_padding(image, window) if may_skip_padding else with_padding(image, window)
     total = n.dtype.compute if n.dtype.is_float else n.dtype
     taps_first = ops.permute(weight, dims=(*range(1, weight.type.rank), 0))
@@ -109,9 +106,7 @@ def side_by_side(windows: Node, start: Sequence[int], shape: Sequence[Dim]) -> N
     in_place = ops.permute(windows, dims=(0, 1, *dims))
     sizes = (in_place.shape[2 + 2 * k] * in_place.shape[3 + 2 * k] for k in range(spatial))
     y = ops.reshape(in_place, shape=(*windows.shape[:2], *sizes))
-    for k, (first, size) in enumerate(zip(start, shape[2:], strict=True), 2):
-        y = y if (first, size) == (0, y.shape[k]) else ops.slice_(y, dim=k, start=first, size=size)
-    return y
+    return slice_region(y, (0, 0, *start), shape)
 
 
 def without_padding(image: Node, window: TransposedWindow) -> tuple[Node, tuple[int, ...]]:

@@ -37,7 +37,7 @@ class SinkScale(GraphPass):
                 m = found[n.operands[k]]
                 if not isinstance(m, QuantizedValue) or m.scale is None:
                     continue
-                if not (is_known(m.codes) and is_known(m.scale) and is_known_finite(m.scale)):
+                if not (is_known(m.codes) and is_known_finite(m.scale)):
                     continue
                 scale = place(m.scale, position, n.shape)
                 if scale is None:

@@ -49,6 +49,11 @@ class BlockedContraction(NamedTuple):
     def depth(self) -> Range:
         return self.reduction.ranges[0]
 
+    @property
+    def has_parallel_panels(self) -> bool:
+        """Return True if panels of columns are independent: each has its own copy, and the whole sums of its results."""
+        return self.block == self.depth.extent and self.by_row is None and self.by_column is not None
+
 
 @register
 @dataclass(frozen=True)
@@ -169,6 +174,7 @@ class CacheBlocking(TilePass):
         is_blocked = dim_hint(depth.extent) >= self.min_depth and (x_stride > 1 or shares_sets)
         is_static = isinstance(rows.extent, int) and isinstance(columns.extent, int)
         steps, length = dim_hint(self.block_length(depth)), extent_hint(depth)
+        near_bytes = machine.l2 // (4 if w_stride and x_stride else 2)
 
         def is_copied(stride: int, element_bytes: int, own: Range, other: Range) -> bool:
             """Return True if an operand with the rows or columns `own` is copied in blocks for all `other` ones."""
@@ -176,8 +182,7 @@ class CacheBlocking(TilePass):
                 return False
             if steps > resident_lines(stride * element_bytes, machine):
                 return extent_hint(other) >= self.min_conflict_reuse
-            near = machine.l2 // (4 if w_stride and x_stride else 2)
-            is_far = length * extent_hint(own) * element_bytes > near
+            is_far = length * extent_hint(own) * element_bytes > near_bytes
             return extent_hint(other) >= self.min_reuse and (is_blocked or is_far)
 
         copied = {
@@ -196,10 +201,6 @@ class CacheBlocking(TilePass):
             return self.depth_block
         return equal_strips(depth.extent, self.depth_block)
 
-    def has_parallel_panels(self, match: BlockedContraction) -> bool:
-        """Return True if panels of columns are independent: each has its own copy, and the whole sums of its results."""
-        return match.block == match.depth.extent and match.by_row is None and match.by_column is not None
-
     def block_depth(
         self, match: BlockedContraction, nest: list[For], table: Accesses, machine: Machine, fresh: NameSupply
     ) -> Block:
@@ -208,7 +209,7 @@ class CacheBlocking(TilePass):
         parts_needed = -(-machine.threads // iteration_count_hint(f.range for f in nest[:-2]))
         longest = max(rows, columns, key=extent_hint)
         parts = None
-        if not self.has_parallel_panels(match):
+        if not match.has_parallel_panels:
             parts = self.split_for_threads(longest, parts_needed, machine.min_tile_extent, fresh(f"{longest.var}.part"))
         bounds = dict(table.loop_bounds)
         if parts is not None:
@@ -217,8 +218,8 @@ class CacheBlocking(TilePass):
         lanes = machine.lanes(8 * match.reduction.value.dtype.bytes)
         problem = ContractionProblem(extent_hint(columns), lanes, dim_hint(match.block), 1)
         panel = best_tiles(extent_hint(rows), [problem], machine)[0].registers * lanes
-        is_parallel = self.has_parallel_panels(match)
-        copies = BlockCopies(match.by_row, match.by_column, panel, is_parallel, self.max_elements, bounds, fresh)
+        operands = (match.by_row, match.by_column)
+        copies = BlockCopies(*operands, panel, match.has_parallel_panels, self.max_elements, bounds, fresh)
         if match.block == depth.extent:
             body = copies.nest(rows, columns, depth, (match.reduction, match.store))
         else:

@@ -59,8 +59,8 @@ class Delinearize(TilePass):
 
         def split(nest: Kernel) -> Block:
             body = self.split_offsets(nest, fresh, context)
-            sums = (s for s in tile.walk(body) if isinstance(s, Reduce))
-            is_divided = any(divisions(d for e in tile.loads((s,)) for d in e.index) for s in sums)
+            reads = tile.loads(tuple(s for s in tile.walk(body) if isinstance(s, Reduce)))
+            is_divided = divisions(d for e in reads for d in e.index)
             return self.split_around_reduction(body, fresh, context) if is_divided else body
 
         return map_nests(ir, split)

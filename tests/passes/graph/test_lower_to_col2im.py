@@ -80,6 +80,9 @@ def test_constant_weights_do_not_multiply_the_padding() -> None:
         ("f32[1, 4, 32, 32]", "f32[4, 8, 4, 4]", UP, False),  # more overlaps than products
         ("f32[1, 64, 32, 32]", "f32[64, 3, 3, 3]", UP.replace("2, 2", "1, 1"), False),  # lanes read neighbouring pixels
         ("f32[1, 64, 32, 32]", "f32[64, 3, 3, 3]", UP + ", groups=8", False),
+        ("f32[0, 64, 32, 32]", "f32[64, 3, 4, 4]", UP, False),
+        ("f32[1, 0, 32, 32]", "f32[0, 3, 4, 4]", UP, False),
+        ("f32[1, 64, 32, 32]", "f32[64, 0, 4, 4]", UP, False),
     ],
 )
 def test_channels_overlaps_and_groups_decide(image: str, weight: str, attrs: str, lowered: bool) -> None:
