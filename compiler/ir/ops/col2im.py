@@ -26,17 +26,19 @@ def _type(s: Signature) -> TensorType:
     return TensorType(x.dtype, (*x.shape[:2], *s.attrs["size"]))
 
 
-def window_tap(position: Dim, step: Dim, window: Dim, stride: int, dilation: int = 1) -> tuple[Dim, Dim]:
+def window_tap(position: Dim, step: Dim, window: Dim, stride: Dim, dilation: int = 1) -> tuple[Dim, Dim]:
     """Return the tap and the window, in numbers from 0, of term `step` of the sum for a result at `position`.
 
     Tap `k` of window `l` lies at `l * stride + k * dilation`.  Solutions of `position` are `stride / gcd(stride, dilation)`
-    taps apart; there are at most `ceil(window / that)`.  Windows ascend with `step`.
+    taps apart; there are at most `ceil(window / that)`.  Windows ascend with `step`.  Only a stride without dilation may be
+    dynamic.
     """
-    common = gcd(stride, dilation)
-    period, inverse = stride // common, pow(dilation // common, -1, stride // common)
+    common = gcd(stride, dilation) if isinstance(stride, int) else 1
+    period = stride // common
+    inverse = pow(dilation // common, -1, period) if isinstance(period, int) else 1
     first = mod(floordiv(position, common) * inverse, period)
     # their difference is a multiple of the stride
-    start = position if (period - 1) * dilation < stride else position - first * dilation
+    start = position if common in (stride, dilation) else position - first * dilation
     missing = ceildiv(window, period) - 1 - step
     return first + missing * period, floordiv(start, stride) - missing * (dilation // common)
 
