@@ -23,30 +23,40 @@ def _type(s: Signature) -> TensorType:
     if not spatial or x.rank != 2 + 2 * spatial:
         raise s.error("takes [batch, channels, *window, *image] with a stride per image dimension")
     check_lengths(s, spatial, ["dilation", "start", "size"])
+    if None in map(common_divisor, s.attrs["stride"], s.attrs["dilation"]):
+        raise s.error("stride and dilation must be known, or one of them 1")
     return TensorType(x.dtype, (*x.shape[:2], *s.attrs["size"]))
 
 
-def window_tap(position: Dim, step: Dim, window: Dim, stride: Dim, dilation: int = 1) -> tuple[Dim, Dim]:
+def common_divisor(stride: Dim, dilation: Dim) -> int | None:
+    """Return the greatest common divisor, or None if dynamic sizes do not tell it."""
+    if 1 in (stride, dilation):
+        return 1
+    return gcd(stride, dilation) if isinstance(stride, int) and isinstance(dilation, int) else None
+
+
+def window_tap(position: Dim, step: Dim, window: Dim, stride: Dim, dilation: Dim = 1) -> tuple[Dim, Dim]:
     """Return the tap and the window, in numbers from 0, of term `step` of the sum for a result at `position`.
 
     Tap `k` of window `l` lies at `l * stride + k * dilation`.  Solutions of `position` are `stride / gcd(stride, dilation)`
-    taps apart; there are at most `ceil(window / that)`.  Windows ascend with `step`.  Only a stride without dilation may be
-    dynamic.
+    taps apart; there are at most `ceil(window / that)`.  Windows ascend with `step`.
     """
-    common = gcd(stride, dilation) if isinstance(stride, int) else 1
-    period = stride // common
-    inverse = pow(dilation // common, -1, period) if isinstance(period, int) else 1
-    first = mod(floordiv(position, common) * inverse, period)
-    # their difference is a multiple of the stride
-    start = position if common in (stride, dilation) else position - first * dilation
+    common = common_divisor(stride, dilation)
+    assert common is not None
+    period, first, start = stride // common, floordiv(position, common), position
+    if common not in (stride, dilation):
+        assert isinstance(dilation, int)
+        assert isinstance(period, int)
+        first *= pow(dilation // common, -1, period)
+        start -= mod(first, period) * dilation  # a multiple of the stride
     missing = ceildiv(window, period) - 1 - step
-    return first + missing * period, floordiv(start, stride) - missing * (dilation // common)
+    return mod(first, period) + missing * period, floordiv(start, stride) - missing * (dilation // common)
 
 
 def _domain(n: Node) -> ReductionDomain:
     a, spatial = n.attrs, len(n.attrs["stride"])
     window, image = n.operands[0].shape[2 : 2 + spatial], n.operands[0].shape[2 + spatial :]
-    commons = [gcd(s, d) for s, d in zip(a["stride"], a["dilation"], strict=True)]
+    commons = [c for c in map(common_divisor, a["stride"], a["dilation"]) if c]
 
     def terms(i: Position, r: Position) -> list[tuple[Dim, Dim]]:
         dims = zip(i[2:], a["start"], r, window, a["stride"], a["dilation"], strict=True)
