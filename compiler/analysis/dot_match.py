@@ -14,7 +14,7 @@ from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import floordiv, mod, substitute, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import Contraction, contraction_of, uncast
-from compiler.ir.tile.kernel import Kernel, Range, Reduce
+from compiler.ir.tile.kernel import Kernel, Range, Reduce, Stmt
 from compiler.ir.types import DTYPES, TensorType, packed_dtype, with_innermost
 from compiler.target import MatrixShape, find_widening_shape
 
@@ -49,6 +49,23 @@ def match_dots(table: Accesses, shapes: Collection[MatrixShape]) -> list[DotMatc
     return found
 
 
+def products_at_once(kernel: Kernel, stmt: Stmt, shapes: Collection[MatrixShape]) -> int:
+    """Return how many products of a contraction one instruction would add, in the best layouts of its operands; 1 without one.
+
+    Only parameters are read packed.
+    """
+    contraction, roles = contraction_of(stmt), {p.name: p.role for p in kernel.params}
+    if contraction is None or any(e.buffer not in roles for e in contraction.reduction.value.loads):
+        return 1
+    found = match_operands(roles, contraction, shapes)
+    if found is None:
+        return 1
+    lhs, rhs, count = found
+    shared = frozenset.intersection(*(frozenset().union(*map(variables, x.index)) for x in (lhs, rhs)))
+    lengths = [r.extent for r in contraction.reduction.ranges if r.var in shared]
+    return count if any(isinstance(n, int) and n % count == 0 for n in lengths) else 1
+
+
 def with_dots(kernel: Kernel, dots: Collection[DotMatch]) -> Kernel:
     """Return the kernel with these contractions over packed elements."""
     types = {name: t for m in dots for name, t in m.types.items()}
@@ -61,7 +78,7 @@ def _single_matches(table: Accesses, shapes: Collection[MatrixShape]) -> Iterato
     """Yield a match for each contraction by itself."""
     for stmt in tile.walk(table.kernel.body) if shapes else ():
         contraction = contraction_of(stmt)
-        operands = contraction and match_operands(table, contraction, shapes)
+        operands = contraction and match_operands(table.roles, contraction, shapes)
         if contraction and operands:
             yield match_dot(table, contraction.reduction, *operands)
 
@@ -77,10 +94,12 @@ def _all_reads_agree(table: Accesses, dot: DotMatch, found: Collection[DotMatch 
     )
 
 
-def match_operands(table: Accesses, c: Contraction, shapes: Collection[MatrixShape]) -> tuple[Load, Load, int] | None:
+def match_operands(
+    roles: Mapping[str, str], c: Contraction, shapes: Collection[MatrixShape]
+) -> tuple[Load, Load, int] | None:
     """Return the loads that a contraction multiplies, in the order of an instruction, and how many products that adds.
 
-    Constants may be narrower than what the instruction multiplies.
+    `roles` are those of all buffers.  Constants may be narrower than what the instruction multiplies.
     """
     lhs, rhs = uncast(c.lhs), uncast(c.rhs)
     if not isinstance(lhs, Load) or not isinstance(rhs, Load):
@@ -89,7 +108,7 @@ def match_operands(table: Accesses, c: Contraction, shapes: Collection[MatrixSha
     if found is None:
         return None
     shape, dtypes = found
-    if any(x.dtype != d and table.roles[x.buffer] != "const" for x, d in zip((lhs, rhs), dtypes, strict=True)):
+    if any(x.dtype != d and roles[x.buffer] != "const" for x, d in zip((lhs, rhs), dtypes, strict=True)):
         return None
     return (lhs, rhs, shape.k) if f"{dtypes[0]}" == shape.lhs else (rhs, lhs, shape.k)
 

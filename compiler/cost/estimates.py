@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from math import prod
 
 from compiler.analysis.accesses import count_divisions
+from compiler.analysis.dot_match import products_at_once
 from compiler.cost.machine import Machine
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load, PrimitiveCall
@@ -29,6 +30,7 @@ from compiler.ir.tile.kernel import (
     walk,
 )
 from compiler.ir.tile.loop_nest import perfect_parallel_nest
+from compiler.target import MatrixShape
 
 FREE_PRIMITIVES = frozenset({"cast", "bitcast", "where", "and", "or", "xor", "not", "shl", "shr", "lshr"})
 """Primitives that do not count as arithmetic; neither do comparisons."""
@@ -89,13 +91,16 @@ def roofline_seconds(
     return max(arithmetic, machine.seconds(size / machine.bytes_per_cycle(size))) / threads
 
 
-def unscheduled_seconds(kernel: Kernel, machine: Machine, reduction_seconds: float = 0.0) -> float:
+def unscheduled_seconds(
+    kernel: Kernel, machine: Machine, reduction_seconds: float = 0.0, shapes: Collection[MatrixShape] = ()
+) -> float:
     """Return the estimated seconds of a kernel in scalar loops: its operations, the bytes of its parameters, and its launches.
 
     The first two take longer where parallel iterations are too few, if they are enough to be shared at all.  If it is known how long
-    reductions take (`reduction_seconds`), the operations of contractions do not count.
+    reductions take (`reduction_seconds`), the operations of contractions do not count.  Dot products of `shapes` count once.
     """
-    ops = [dim_hint(d) for d in ops_by_statement(kernel, machine, dim_hint, counts_contractions=not reduction_seconds)]
+    counted = ops_by_statement(kernel, machine, dim_hint, not reduction_seconds, shapes)
+    ops = [dim_hint(d) for d in counted]
     traffic = sum(dim_hint(p.type.nbytes) for p in kernel.params)
     seconds = machine.operation_seconds(sum(ops)) + machine.traffic_seconds(traffic)
     if seconds >= machine.parallel_seconds:
@@ -130,8 +135,12 @@ def ops_by_statement(
     machine: Machine,
     trip_count: Callable[[Dim], Dim] = symbolic_hint,
     counts_contractions: bool = True,
+    shapes: Collection[MatrixShape] = (),
 ) -> tuple[Dim, ...]:
-    """Return the parts of `symbolic_ops` that each statement of the kernel's body has, without contractions if those do not count."""
+    """Return the parts of `symbolic_ops` that each statement of the kernel's body has, without contractions if those do not count.
+
+    Products that one instruction of `shapes` adds count as one.
+    """
     types = {p.name: p.type for p in kernel.params}
     types |= {s.buffer: s.type for s in walk(kernel.body) if isinstance(s, Local)}
     looked_up = looked_up_names(kernel)
@@ -151,6 +160,8 @@ def ops_by_statement(
         own = sum(map(cost, stmt_exprs(stmt)))
         if is_contraction(stmt) and not counts_contractions:
             return 0
+        if (count := products_at_once(kernel, stmt, shapes) if shapes else 1) > 1:
+            return max(1, own // count)
         if not is_contraction(stmt) or machine.operand_reuse == 1:
             return own
         return max(1, (own + sum(cost(e) for s in stmt.body for e in stmt_exprs(s))) // machine.operand_reuse)

@@ -15,12 +15,13 @@ from compiler.analysis.dot_match import (
     pack_along,
     pack_load,
     pack_rows,
+    products_at_once,
     with_dots,
 )
 from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_expr import var
 from compiler.ir.tile.contraction import Contraction, contraction_of
-from compiler.ir.tile.kernel import Kernel, walk
+from compiler.ir.tile.kernel import Kernel, Reduce, walk
 from compiler.target import MatrixShape
 from compiler.testing.checks import parse_ir
 
@@ -48,7 +49,7 @@ def contraction(k: Kernel) -> Contraction:
 
 
 def operands(k: Kernel) -> tuple[str, str, int] | None:
-    found = match_operands(Accesses(k), contraction(k), SHAPES)
+    found = match_operands(Accesses(k).roles, contraction(k), SHAPES)
     return found and (found[0].buffer, found[1].buffer, found[2])
 
 
@@ -165,7 +166,7 @@ def test_the_last_range_that_allows_it_is_packed(rows: int, columns: int, expect
 def test_an_operand_is_packed_by_itself_or_refused() -> None:
     k = kernel(COLUMNS, "in bf16[4, 8]", "in bf16[8, 12]", reduced="%k in 0..8")
     table, c = Accesses(k), contraction(k)
-    found = match_operands(table, c, SHAPES)
+    found = match_operands(table.roles, c, SHAPES)
     assert found is not None
     (lhs, rhs, count), r = found, c.reduction.ranges[0]
     packed, type_ = pack_load(table, lhs, r, count)
@@ -177,3 +178,33 @@ def test_an_operand_is_packed_by_itself_or_refused() -> None:
         pack_along(table, c.reduction, r, lhs, rhs, 3)
     with pytest.raises(CannotPack, match="%w is contiguous neither along %i nor across it"):
         pack_rows(table, Load(rhs.dtype, "w", (var("k"), var("j") * 2)), r.with_(var="i"), count)
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        (BF16, 2),
+        (kernel(COLUMNS, "in u8[4, 8]", "in i8[8, 6]", "i32"), 4),  # in the best of layouts
+        (kernel(ROWS, "in u8[4, 8]", "in u8[6, 8]", "i32"), 1),  # only constants are widened
+        (kernel(ROWS, "const u8[4, 8]", "const u8[6, 8]", "i32"), 2),
+        (kernel(ROWS, "in f32[4, 8]", "in f32[6, 8]"), 1),
+        (kernel(ROWS, "in bf16[4, 9]", "in bf16[6, 9]", reduced="%k in 0..9"), 1),
+        (kernel("cast<f32>(%a[%i, %k]) + cast<f32>(%w[%j, %k])", "in bf16[4, 8]", "in bf16[6, 8]"), 1),
+    ],
+)
+def test_how_many_products_an_instruction_adds(given: Kernel, count: int) -> None:
+    stmt = next(s for s in walk(given.body) if isinstance(s, Reduce))
+    assert products_at_once(given, stmt, SHAPES) == count
+    assert products_at_once(given, stmt, ()) == 1
+
+
+def test_rows_computed_in_the_kernel_are_multiplied_one_at_a_time() -> None:
+    ir = parse_ir("""kernel @k(in %a: f32[4, 8], in %w: bf16[6, 8], out %y: f32[4, 6]) {
+      for %i in 0..4 {
+        local %l: bf16[8]
+        for %k in 0..8 { store cast<bf16>(%a[%i, %k]), %l[%k] }
+        for %j in 0..6 {
+          %s = reduce add %r in 0..8 { yield cast<f32>(%l[%r]) * cast<f32>(%w[%j, %r]) }  store %s, %y[%i, %j] } } }""")
+    assert isinstance(ir, Kernel)
+    stmt = next(s for s in walk(ir.body) if isinstance(s, Reduce))
+    assert products_at_once(ir, stmt, SHAPES) == 1

@@ -173,3 +173,20 @@ def test_a_chain_of_extrema_waits_for_no_mask(op: str) -> None:
         text = f"kernel @k(in %x: f32[8, 8], out %y: f32[8]) {{ for %i in 0..8 tile 8 lanes 8 {{ {body} }} }}"
         code = emit_assembly(emit_kernel(parse_kernel(text), target), target)
         assert (code.count(f"v{op}ps"), code.count("vcmpunordps"), code.count("vcmpltps")) == (count, tests, 0)
+
+
+ROUNDED = """kernel @rounded(in %a: f32[16], out %u: u8[16], out %i: i32[16]) {
+  for %k in 0..16 tile 16 lanes 8 { store cast<u8>(round(%a[%k])), %u[%k]  store cast<i32>(round(%a[%k])), %i[%k] }
+}"""
+
+
+@pytest.mark.parametrize("target", runnable_targets())
+def test_rounding_and_conversion_are_one_instruction(target: str) -> None:
+    values = [0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997, 254.5, 255.5, 256.5, -129.0, 8388609.0, -2147483648.0]
+    kernel, given = parse_kernel(ROUNDED), np.resize(np.array([*values, np.nan, np.inf, -np.inf, 3e9], "f"), 16)
+    got = run_native(kernel, [given], target)
+    assert got["i"].tolist() == [0, 2, 2, 0, -2, 0, 254, 256, 256, -129, 8388609, *[-(2**31)] * 5]
+    assert got["u"].tolist() == [0, 2, 2, 0, 254, 0, 254, 0, 0, 127, 1, *[0] * 5]
+    code = emit_assembly(emit_kernel(kernel, CPU_TARGETS[target]), CPU_TARGETS[target])
+    assert "cvtps2dq" in code
+    assert not {"cvttps2dq", "roundps", "vrndscaleps"} & set(code.split())

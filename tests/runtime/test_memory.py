@@ -95,3 +95,24 @@ def test_programs_of_a_grid_write_over_no_input_of_a_store_that_they_repeat():
     }""")
     assert set(in_place_pairs(program)["k"]) == {("x", "y"), ("s", "t")}
     assert grid_in_place_pairs(program)["k"] == {("x", "y")}
+
+
+@pytest.mark.parametrize(
+    ("columns", "loop", "in_place"),
+    [
+        (24, "0..24 tile 24 lanes 16", False),
+        (32, "0..32 tile 32 lanes 16", True),
+        (24, "0..24 tile 8 lanes 8", True),
+        (152, "0..152 tile 152 lanes 16", True),  # one of ten
+        (4, "0..4 tile 4", True),
+    ],
+)
+def test_rows_that_end_inside_a_vector_are_not_written_in_place(columns: int, loop: str, in_place: bool) -> None:
+    program = parse_program(f"""program {{
+      input %x: f32[9, {columns}]  output %y: f32[9, {columns}]
+      kernel @k(in %s: f32[9, {columns}], out %t: f32[9, {columns}]) {{
+        for %i in 0..9 {{ for %j in {loop} {{ store %s[%i, %j] + 1.0, %t[%i, %j] }} }}
+      }}
+      launch @k(%x, %y)
+    }}""")
+    assert in_place_pairs(program)["k"] == ({("s", "t")} if in_place else set())

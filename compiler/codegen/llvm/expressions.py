@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 
 from compiler.codegen.llvm.addresses import AddressEmitter, PrefetchedLines
 from compiler.codegen.llvm.builder import first_lanes_mask, intrinsic_suffix, literal, llvm_type, memory_type
-from compiler.codegen.llvm.primitives import emit_primitive, splat_constant
+from compiler.codegen.llvm.primitives import (
+    emit_primitive,
+    emit_rounded_conversion,
+    is_rounded_conversion,
+    splat_constant,
+)
 from compiler.codegen.llvm.scope import (
     Axis,
     BoundValue,
@@ -89,6 +94,9 @@ class ExprEmitter(AddressEmitter):
         return self.memo[splat_key]
 
     def _compute(self, e: Expr, coord: Coord, lanes: int) -> str:
+        if isinstance(e, PrimitiveCall) and is_rounded_conversion(e):
+            (x,) = e.operands[0].args
+            return emit_rounded_conversion(self.b, e.dtype, self.emit_element(x, coord, lanes), lanes)
         if isinstance(e, PrimitiveCall):
             return emit_primitive(self.b, e, [self.emit_element(a, coord, lanes) for a in e.operands], lanes)
         if isinstance(e, Ref):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from compiler.codegen.llvm.builder import IRBuilder, intrinsic_suffix, literal, llvm_type
 from compiler.codegen.llvm.targets import DotInstruction
 from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref
-from compiler.ir.types import DType, boolean, f32, i32
+from compiler.ir.types import DType, boolean, f32, i32, i64
 from compiler.math.float_conversion import narrowed, widened
 
 FCMP_PREDICATES = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
@@ -168,13 +168,34 @@ def _emit_expr(b: IRBuilder, e: Expr, x: str, lanes: int) -> str:
 
 def _float_to_integer(b: IRBuilder, source: DType, target: DType, value: str, lanes: int) -> str:
     """Truncate toward zero.  Narrow types go through i32 or i64 and wrap, as in PyTorch on x86."""
-    wide = "i64" if target.bits == 64 or source.bits == 64 else "i32"
-    s = llvm_type(source, lanes)
-    wide_ty = f"<{lanes} x {wide}>" if lanes else wide
-    converted = b.emit(f"fptosi {s} {value} to {wide_ty}")
-    converted = b.emit(f"freeze {wide_ty} {converted}")
-    t = llvm_type(target, lanes)
-    return converted if t == wide_ty else b.emit(f"trunc {wide_ty} {converted} to {t}")
+    wide = i64 if target.bits == 64 or source.bits == 64 else i32
+    converted = b.emit(f"fptosi {llvm_type(source, lanes)} {value} to {llvm_type(wide, lanes)}")
+    return _wrap(b, wide, target, converted, lanes)
+
+
+def _wrap(b: IRBuilder, wide: DType, target: DType, converted: str, lanes: int) -> str:
+    """Return the low bits of what a conversion from a float gave, which may be undefined."""
+    frozen = b.emit(f"freeze {llvm_type(wide, lanes)} {converted}")
+    return emit_cast(b, wide, target, frozen, lanes)
+
+
+def is_rounded_conversion(e: PrimitiveCall) -> bool:
+    """Return True for `cast<integer>(round(x))` that one instruction computes from x."""
+    inner = e.operands[0]
+    return (
+        e.primitive == "cast"
+        and e.dtype.is_integer
+        and e.dtype.bits <= 32
+        and isinstance(inner, PrimitiveCall)
+        and (inner.primitive, inner.dtype) == ("round", f32)
+    )
+
+
+def emit_rounded_conversion(b: IRBuilder, target: DType, x: str, lanes: int) -> str:
+    """Round f32 to the nearest integer, ties to even; what does not fit becomes what truncation makes of it."""
+    ty, source = llvm_type(i32, lanes), llvm_type(f32, lanes)
+    suffixes = f"{intrinsic_suffix(i32, lanes)}.{intrinsic_suffix(f32, lanes)}"
+    return _wrap(b, i32, target, b.intrinsic(ty, f"llvm.lrint.{suffixes}", (source, x)), lanes)
 
 
 def _widen_upper_half(b: IRBuilder, source: DType, value: str, lanes: int) -> str:

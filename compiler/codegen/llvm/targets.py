@@ -207,7 +207,8 @@ def host_target() -> CPUTarget:
     has = llvm.get_host_cpu_features()
     features = has.flatten()
     if all(has.get(f) for f in _AVX512):
-        bits, registers, features = 512, 32, f"{features},-prefer-256-bit"
+        # LLVM replaces vpdpwssd by two instructions for their latency, which tiles hide
+        bits, registers, features = 512, 32, f"{features},-prefer-256-bit,+fast-dpwssd"
     else:
         bits = 256 if has.get("avx2") and has.get("fma") else 128
         registers = 16 if triple.startswith("x86") else 32

@@ -367,7 +367,9 @@ class GroupSearch:
             return problem
         # no guards inside its sums, where that is possible
         split = Delinearize().run(kernel, Context(self.context.machine))
-        return unscheduled_seconds(split, self.context.machine, self.context.reduction_seconds(split))
+        context = self.context
+        seconds = context.reduction_seconds(split)
+        return unscheduled_seconds(split, context.machine, seconds, context.matrix_shapes)
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:
         """Return True if a constant linear map of the group depends on one of its reductions, or vice versa."""
