@@ -15,6 +15,8 @@ import numpy as np
 
 from compiler.analysis.contraction_nodes import operand_positions
 from compiler.analysis.convolution_match import match_zero_padding
+from compiler.analysis.reduction_domains import is_never_empty
+from compiler.analysis.windows import PaddedWindows, match_padded_windows
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import CONSTANT, Node, constant_node, scalar_value
@@ -27,6 +29,7 @@ from compiler.ir.graph.structure import (
     index_vars,
     is_cast,
     is_view,
+    lowest,
     position_variables,
 )
 from compiler.ir.ops.views import linearize_index
@@ -98,6 +101,8 @@ def match_quantized(n: Node, operands: Mapping[Node, Match]) -> Match:
         return _through_view(n, inner[0])
     if (padding := match_zero_padding(n)) is not None:
         return _through_padding(n, inner[0], padding)
+    if (windows := match_padded_windows(n)) is not None:
+        return _through_padded_windows(windows, operands[windows.image])
     return _through_selection(n, inner)
 
 
@@ -150,10 +155,21 @@ def _through_selection(n: Node, operands: Sequence[Match]) -> Match:
     return replace(values[0], codes=n.op(*(v.codes for v in values), loc=n.loc, **n.attrs))
 
 
+def _through_padded_windows(w: PaddedWindows, image: Match) -> Match:
+    """Match maxima over windows with padding that is never chosen: the lowest code is never chosen either."""
+    if not isinstance(image, QuantizedValue) or image.constants is None or image.codes.dtype not in CODES:
+        return ""
+    if not is_extreme(w.without_padding()):
+        return ""
+    codes, (before, after) = image.codes, zip(*w.padding, strict=True)
+    padded = ops.pad_spatial(codes, before, after, lowest(codes.dtype))
+    return replace(image, codes=w.node.op(padded, loc=w.node.loc, **w.node.attrs))
+
+
 def is_extreme(n: Node) -> bool:
     """Return True if each element of `n` is the largest or smallest of some numbers in its operand; bools are no numbers.
 
-    Windows that reach into padding may have none.
+    Windows that lie in padding have none.
     """
     s = n.structure
     if (
@@ -163,9 +179,8 @@ def is_extreme(n: Node) -> bool:
         or n.dtype.kind == "bool"
     ):
         return False
-    x, domain = Ref(n.dtype, "x"), s.domain(n)
-    i, r = index_vars("i", n.type.rank), index_vars("r", len(domain.extents))
-    return s.fn(x) == x and not domain.guards(i, r)
+    x = Ref(n.dtype, "x")
+    return s.fn(x) == x and is_never_empty(n)
 
 
 def _as_integers(n: Node) -> Node | None:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from compiler.analysis.demand import Demand
@@ -15,7 +15,8 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Guard, Position, Reduction, Scan, index_vars
 from compiler.ir.symbolic.affine import coefficient
-from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
+from compiler.ir.symbolic.bounds import bounds_of_expr, is_provably_at_most, is_provably_less
+from compiler.ir.symbolic.index_expr import Bounds, Dim, substitute, var, variables
 from compiler.ir.tile.kernel import dim_hint
 
 
@@ -62,6 +63,33 @@ def reduction_extents(n: Node) -> dict[str, Dim]:
     """Return the extents of reduction `n` by the variable names that `reduction_guards` uses."""
     assert isinstance(n.structure, Reduction)
     return {f"r{k}": size for k, size in enumerate(n.structure.domain(n).extents)}
+
+
+def is_never_empty(n: Node) -> bool:
+    """Return True if every element of reduction `n` has a reduction index for which all guards hold, as far as bounds show.
+
+    That is so if the first index lies below the end of each guard, the last not below its start, and no step leaps over it.
+    """
+    extents, index = reduction_extents(n), index_vars("i", n.type.rank)
+    bounds: Bounds = {f"i{k}": (0, size - 1) for k, size in enumerate(n.shape)}
+    guards = reduction_guards(n, index)
+    inner = [variables(g.index) & extents.keys() for g in guards]
+    if any(len(names) > 1 for names in inner) or sum(map(len, inner)) > len(frozenset().union(*inner)):
+        return False
+
+    def holds_somewhere(g: Guard, names: Iterable[str]) -> bool:
+        first, last = (substitute(g.index, {r: end * (extents[r] - 1) for r in names}) for end in (0, 1))
+        lowest, highest = bounds_of_expr(last, bounds), bounds_of_expr(first, bounds)
+        steps = [coefficient(g.index, r) or 0 for r in names]
+        return (
+            lowest is not None
+            and highest is not None
+            and is_provably_at_most(g.low, lowest[0])
+            and is_provably_less(highest[1], g.high)
+            and all(step > 0 and is_provably_at_most(step, g.high - g.low) for step in steps)
+        )
+
+    return all(map(holds_somewhere, guards, inner))
 
 
 def reads_once(n: Node) -> bool:

@@ -172,6 +172,7 @@ def test_values_are_computed_in_wide_numbers() -> None:
         ("amin %x {dims=[1]}", True),
         (f"sum_pool %f {WINDOW}", False),
         ("max_pool %f {size=[2], stride=[3], dilation=[1], before=[4], after=[2]}", False),
+        ("max_pool %f {size=[3], stride=[2], dilation=[1], before=[1], after=[1]}", True),
         ("exp %f", False),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from compiler.analysis.index_sets import provable_split_points
+from compiler.analysis.reduction_domains import is_never_empty
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.interpret.random_inputs import random_inputs
 from compiler.ir.interpret.tile import run_program
@@ -49,3 +50,35 @@ def test_places_that_may_lie_on_either_side_of_one_another_are_left_out() -> Non
     s, t = dynamic_size("s", 4, 500, 84), dynamic_size("t", 4, 500, 84)
     assert provable_split_points(s, {1, s - 1, s + 2, 0}) == {1, s - 1}
     assert provable_split_points(s + t, {s, t, 1}) in ({1, s}, {1, t})
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        ("size=[3], stride=[2], dilation=[1]", True),
+        ("size=[3], stride=[2], dilation=[1], before=[1], after=[1]", True),
+        ("size=[3], stride=[1], dilation=[1], before=[2], after=[2]", True),
+        ("size=[3], stride=[1], dilation=[1], before=[3], after=[0]", False),  # the first lies before the input
+        ("size=[3], stride=[1], dilation=[1], before=[0], after=[3]", False),
+        ("size=[2], stride=[1], dilation=[6], before=[5], after=[5]", False),  # the input lies between two taps
+        ("size=[2], stride=[1], dilation=[5], before=[5], after=[4]", True),
+    ],
+)
+def test_windows_without_elements(window: str, expected: bool) -> None:
+    (n,) = parse_graph(f"graph(%x: i32[2, 5]) {{ %y = max_pool %x {{{window}}}  return %y }}").outputs
+    assert is_never_empty(n) is expected
+    attrs = {k: n.attrs[k] for k in ("size", "stride", "dilation", "before", "after")}
+    (size,), (stride,), (dilation,) = (attrs[k] for k in ("size", "stride", "dilation"))
+    before = attrs["before"][0] if attrs["before"] else 0
+    reads = [[i * stride + r * dilation - before for r in range(size)] for i in range(n.shape[-1])]
+    assert all(any(0 <= x < 5 for x in window) for window in reads) is expected
+
+
+def test_windows_over_dynamic_sizes() -> None:
+    text = "graph(size s in 4..500 hint 84, %x: f32[1, s]) {{ %y = max_pool %x {{{}}}  return %y }}"
+    for window, expected in (
+        ("size=[3], stride=[2], dilation=[1], before=[1], after=[1]", True),
+        ("size=[3], stride=[2], dilation=[1], before=[3], after=[1]", False),
+    ):
+        (n,) = parse_graph(text.format(window)).outputs
+        assert is_never_empty(n) is expected
