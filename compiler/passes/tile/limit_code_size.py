@@ -19,8 +19,9 @@ class LimitCodeSize(TilePass):
 
     for %i in 0..12 tile 12 { 16 long statements }  ->  for %i in 0..12 { 16 long statements }
 
-    The loops that repeat most go first.  Those around a contraction stay, because its accumulators need them.  The limit
-    counts operations on vectors and scalars before tiles are peeled: see `compiler.cost.code_size`.
+    The loops that repeat most go first, then the unrolled steps of contractions.  Loops around a contraction stay, because its
+    accumulators need them.  The limit counts operations on vectors and scalars before tiles are peeled: see
+    `compiler.cost.code_size`.
     """
 
     name = "limit-code-size"
@@ -29,14 +30,14 @@ class LimitCodeSize(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         body, before = ir.body, code_size(ir.body)
         size = before
-        while size > self.max_ops and (savings := dict(possible_savings(body))):
+        while size > self.max_ops and (savings := dict(possible_savings(body)) or dict(unrolled_steps(body))):
             body = with_plain_range(body, max(savings, key=savings.__getitem__))
             size = code_size(body)
         if body is ir.body:
             if before > self.max_ops:
                 context.missed(self, f"{before} operations of code: its tiles hold accumulators")
             return ir
-        message = f"{size} operations of code instead of {before}: smaller tiles"
+        message = f"{size} operations of code instead of {before}: smaller tiles, fewer unrolled steps"
         return ir.with_body(body) if context.may_apply(self, message) else ir
 
 
@@ -48,6 +49,12 @@ def possible_savings(body: Block, around: int = 1) -> Iterator[tuple[str, int]]:
             if repeated > 1 and not any(map(is_contraction, tile.walk(stmt.body))):
                 yield stmt.range.var, around * (size - size // repeated)
             yield from possible_savings(stmt.body, around * repeated)
+
+
+def unrolled_steps(body: Block) -> Iterator[tuple[str, int]]:
+    """Yield each unrolled range of a contraction, and how often its code is repeated."""
+    for stmt in filter(is_contraction, tile.walk(body)):
+        yield from ((r.var, r.unroll) for r in stmt.ranges if r.unroll > 1)
 
 
 def with_plain_range(body: Block, v: str) -> Block:

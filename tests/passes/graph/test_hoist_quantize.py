@@ -122,3 +122,28 @@ def test_concatenation_of_other_scales_stays() -> None:
         unchanged=f"""graph(%x: u8[2, 4]) {{ {DEQUANTIZE}  %e = mul %s, 0.5  %v = cat %d, %e {{dim=0}}
           {QUANTIZE}  return %q }}""",
     )
+
+
+PADDED = "%p = pad %d {before=[0, 1], after=[0, 1], value=-inf}  %v = max_pool %p {size=[3], stride=[2], dilation=[1]}"
+
+
+def test_codes_that_are_pooled_over_padding_come_back() -> None:
+    """No window lies in the padding, so that the lowest code in it is never the only one."""
+    pooled = "%p = pad %x {before=[0, 1], after=[0, 1], value=0}  %v = max_pool %p {size=[3], stride=[2], dilation=[1]}"
+    check_pass(
+        "hoist-quantize",
+        before=f"graph(%x: u8[2, 6]) {{ {DEQUANTIZE}  {PADDED}  {QUANTIZE}  return %q }}",
+        after=f"graph(%x: u8[2, 6]) {{ {pooled}  return %v }}",
+        remark="it is quantized so already",
+    )
+
+
+def test_windows_of_padding_alone_are_quantized_again() -> None:
+    wide, pool = PADDED.replace("before=[0, 1]", "before=[0, 3]").split("  ")
+    quantize = QUANTIZE.replace("%v", "%p")
+    check_pass(
+        "hoist-quantize",
+        before=f"graph(%x: u8[2, 6]) {{ {DEQUANTIZE}  {wide}  {pool}  {QUANTIZE}  return %q }}",
+        after=f"graph(%x: u8[2, 6]) {{ {DEQUANTIZE}  {wide}  {quantize}  {pool.replace('%p', '%q')}  return %v }}",
+        remark="quantized earlier",
+    )

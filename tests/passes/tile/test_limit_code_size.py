@@ -14,7 +14,7 @@ PRODUCT = """kernel @k(in %x: f32[12, 8], const %w: f32[8, 32], out %y: f32[12, 
 def test_the_loop_that_repeats_most_goes_first() -> None:
     """12 rows of 4 vectors of 4 operations are 192; rows one by one leave 16."""
     before = ROWS.format(rows=" tile 12", columns=64)
-    remark = "16 operations of code instead of 192: smaller tiles"
+    remark = "16 operations of code instead of 192: smaller tiles, fewer unrolled steps"
     check_pass("limit-code-size{max-ops=20}", before=before, after=ROWS.format(rows="", columns=64), remark=remark)
     check_pass("limit-code-size{max-ops=4}", before=before, after=ROWS.format(rows="", columns=16))
 
@@ -26,3 +26,10 @@ def test_short_code_stays_as_it_is() -> None:
 def test_accumulators_keep_their_tiles() -> None:
     remark = "operations of code: its tiles hold accumulators"
     check_pass("limit-code-size{max-ops=20}", unchanged=PRODUCT, remark=remark)
+
+
+def test_unrolled_steps_of_a_contraction_go_last() -> None:
+    """24 accumulators of 4 operations, twice."""
+    unrolled = PRODUCT.replace("0..8 {", "0..8 unroll 2 {")
+    remark = "of code instead of"
+    check_pass("limit-code-size{max-ops=150}", before=unrolled, after=PRODUCT, remark=remark)
