@@ -53,7 +53,8 @@ class WeightedSum:
 class SoftmaxRow:
     """The statements of one softmax row, by their role when the row is computed in blocks.
 
-    `shifts` are the guarded maxima that scores are shifted by; `row_buffers` are local buffers as long as the row.
+    `shifts` are the guarded maxima that scores are shifted by; `row_buffers` are local buffers as long as the row, of which
+    `quotients` hold weights divided by a divisor.
     """
 
     extent: Dim
@@ -64,6 +65,7 @@ class SoftmaxRow:
     weighted_sums: list[WeightedSum] = field(default_factory=list)
     epilogue: list[Stmt] = field(default_factory=list)
     row_buffers: dict[str, TensorType] = field(default_factory=dict)
+    quotients: set[str] = field(default_factory=set)
 
 
 def last_unmasked_index(max_reduction: Reduce) -> Dim | None:
@@ -208,6 +210,7 @@ class _SoftmaxMatcher:
         if self.degree(divisor) != NONLINEAR or r.var in names_read(divisor):
             return False
         self.ratios[store.buffer] = dividend.buffer, divisor
+        row.quotients.add(store.buffer)
         return True
 
     def match_weighted_sum(self, row: SoftmaxRow, stmt: For) -> bool:
