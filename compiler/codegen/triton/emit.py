@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import assert_never
 
-from compiler.analysis.index_width import INT32_INDEX_LIMIT, has_long_indices
+from compiler.analysis.index_width import has_long_indices
 from compiler.codegen.listing import Listing
-from compiler.codegen.triton.descriptors import ALLOCATOR, TensorDescriptors, start_key
+from compiler.codegen.triton.descriptors import TensorDescriptors, start_key
 from compiler.codegen.triton.expressions import (
     BlockValue,
     LocalBlock,
@@ -30,13 +30,13 @@ from compiler.codegen.triton.expressions import (
     covers,
     size_key,
 )
+from compiler.codegen.triton.module import TritonModule, block_count, grid_loops
 from compiler.codegen.triton.reductions import is_short, reduce_axis, reduce_identity
 from compiler.codegen.triton.source_scopes import INNERMOST, SourceScopes
 from compiler.codegen.triton.subtiles import split_read_blocks
-from compiler.codegen.triton.triton_names import HELPERS, RESERVED, TritonError, dtype_names, literal, reduce_helper
+from compiler.codegen.triton.triton_names import RESERVED, TritonError, dtype_names, literal, reduce_helper
 from compiler.ir.scalar import Const, Expr, PrimitiveCall, const
-from compiler.ir.symbolic.index_atoms import format_index
-from compiler.ir.symbolic.index_expr import Dim, maximum, product, substitute, var
+from compiler.ir.symbolic.index_expr import Dim, product
 from compiler.ir.text.statement_lines import StatementLines
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import contraction_of
@@ -58,24 +58,6 @@ from compiler.ir.tile.loop_nest import trip_count
 from compiler.ir.types import f32, f64
 from compiler.target import MATRIX_DTYPES
 
-MODULE_TEMPLATE = """\
-\"\"\"{summary}\"\"\"
-
-{imports}
-{helpers}
-
-{function}
-
-
-kernel = {name}
-signature = {signature}
-options = {options}
-{allocator}
-
-def launch({names}):{set_allocator}
-    kernel[({grid},)]({names}, **options)
-"""
-
 
 def emit_triton(kernel: Kernel) -> str:
     """Return the source of a Triton module that runs `kernel`; TritonError if it cannot be expressed in Triton.
@@ -92,7 +74,7 @@ def triton_listing(kernel: Kernel) -> Listing:
 
 
 class TritonKernelEmitter:
-    """Builder of the module of one kernel."""
+    """Builder of the function of one kernel, and of the module around it."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -111,7 +93,7 @@ class TritonKernelEmitter:
         self.local_depths: dict[str, int] = {}  # number of loops around each local buffer
         stores = Counter(s.buffer for s in tile.walk(kernel.body) if isinstance(s, Store))
         self.reassigned = {buffer for buffer, count in stores.items() if count > 1}
-        self.grid_loops = [s.range for s in tile.walk(kernel.body) if tile.is_parallel_loop(s)]
+        self.grid_loops = grid_loops(kernel)
         self.needs_int64_index = has_long_indices(kernel)
         self.unrolled: set[str] = set()  # loops over windows, whose loads then wait for memory together
 
@@ -122,75 +104,17 @@ class TritonKernelEmitter:
         self.emit_size_casts()
         self.emit_block(self.kernel.body)
         body = [*((text, 0) for text in self.exprs.descriptors.declarations()), *self.source.scopes[0].lines]
-        source = self.module_source("\n".join(f"    {text}" for text, _ in body))
+        descriptors, helpers = bool(self.exprs.descriptors.names), self.exprs.helpers
+        module = TritonModule(self.kernel, self.name, self.params, self.sizes, self.largest_block, helpers, descriptors)
+        source = module.source("\n".join(f"    {text}" for text, _ in body))
         before = source[: source.index(f"\ndef {self.name}(")]
         lines = [0] * (before.count("\n") + 2) + [line for _, line in body]
         return Listing.located(source, tuple(lines + [0] * (source.count("\n") - len(lines))))
-
-    def module_source(self, body: str) -> str:
-        """Return the source of the module around the `body` of its function."""
-        names = ", ".join((*self.params.values(), *self.sizes.values()))
-        jit = f"@triton.jit(do_not_specialize={list(self.sizes.values())})" if self.sizes else "@triton.jit"
-        return MODULE_TEMPLATE.format(
-            summary=f"{self.kernel.name}({', '.join(f'{p.role} {self.params[p.name]}: {p.type}' for p in self.kernel.params)})",
-            imports="\n".join(self.import_lines(body)),
-            helpers=self.helper_source(),
-            function=f"{jit}\ndef {self.name}({names}):\n{body}",
-            name=self.name,
-            names=names,
-            grid=self.grid_text(),
-            signature=self.signature(),
-            options=self.launch_options(),
-            allocator=ALLOCATOR if self.exprs.descriptors.names else "",
-            set_allocator="\n    triton.set_allocator(allocate)" if self.exprs.descriptors.names else "",
-        )
-
-    def import_lines(self, body: str) -> Iterator[str]:
-        """Yield the imports of a module."""
-        yield from ["import torch"] if self.exprs.descriptors.names else []
-        yield from ["import triton", "import triton.language as tl"]
-        yield from ["from triton.language.extra import libdevice"] if "libdevice." in body else []
-
-    def signature(self) -> dict[str, str]:
-        """Return Triton's type of each argument."""
-        tensors = {self.params[p.name]: f"*{dtype_names(p.type.dtype)[1]}" for p in self.kernel.params}
-        return tensors | {
-            self.sizes[s.name]: "i64" if s.high >= INT32_INDEX_LIMIT else "i32" for s in self.dynamic_sizes
-        }
-
-    def grid_text(self) -> str:
-        """Return the number of programs as a Python expression over the dynamic sizes."""
-        count, most = self.block_count_text(), self.kernel.persistent
-        if count.isdecimal():
-            return str(min(int(count), most or int(count)))
-        return f"min({most}, {count})" if most else count
-
-    def block_count_text(self) -> str:
-        """Return the iterations of the parallel loops over blocks as a Python expression over the dynamic sizes."""
-        count = product(maximum(0, trip_count(r)) for r in self.grid_loops)
-        return format_index(substitute(count, {size: var(name) for size, name in self.sizes.items()}))
 
     def emit_size_casts(self) -> None:
         """Widen dynamic sizes where products of them may not fit 32 bits."""
         for name in self.sizes.values() if self.needs_int64_index else ():
             self.source.write(f"{name} = tl.cast({name}, tl.int64)")
-
-    def launch_options(self) -> dict[str, int | bool]:
-        """Return Triton's compile options; bounds checks need device assertions, without those for overflow."""
-        warps = self.kernel.warps or min(16, max(4, self.largest_block // 1024))
-        has_checks = any(isinstance(s, BoundsCheck) for s in tile.walk(self.kernel.body))
-        assertions = {"debug": True, "sanitize_overflow": False} if has_checks else {}
-        stages = (
-            max(r.stages for s in tile.walk(self.kernel.body) for r in tile.stmt_ranges(s))
-            if self.kernel.warp_specialized
-            else 1
-        )
-        limit = {"maxnreg": self.kernel.max_registers} if self.kernel.max_registers else {}
-        return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True, **limit, **assertions}
-
-    def helper_source(self) -> str:
-        """Return the source of the helper functions that the body calls."""
-        return "".join(f"\n\n@triton.jit\n{text}\n" for name, text in HELPERS.items() if name in self.exprs.helpers)
 
     # names
 
@@ -423,7 +347,7 @@ class TritonKernelEmitter:
             self.source.write(f"pid = {number}")
             return
         specialized = ", warp_specialize=True" if self.kernel.warp_specialized else ""
-        blocks = f"{number}, {self.block_count_text()}, tl.num_programs(0)"
+        blocks = f"{number}, {block_count(self.kernel, self.sizes)}, tl.num_programs(0)"
         self.source.open_loop(f"for pid in tl.range({blocks}, flatten=True{specialized}):", runs_always=False)
 
     def factor_text(self, d: Dim) -> str:

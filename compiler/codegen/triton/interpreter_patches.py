@@ -28,7 +28,7 @@ def patch_interpreter() -> None:
     from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, interpreter_builder
 
-    # as `TritonKernelEmitter.launch_options`; the interpreter ignores those of a launch
+    # as `TritonModule.launch_options`; the interpreter ignores those of a launch
     interpreter_builder.options = InterpreterOptions(debug=True, sanitize_overflow=False)
 
     interpreter._convert_float = convert_float
