@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from compiler.analysis.accesses import Access, Accesses
 from compiler.errors import TransformError
+from compiler.ir.scalar import IndexValue
 from compiler.ir.symbolic.affine import stride
 from compiler.ir.symbolic.index_expr import Dim, interval, substitute
 from compiler.ir.tile import kernel as tile
@@ -28,7 +29,8 @@ class Collapse(TilePass):
     Applies if every address stays affine in the joint index; around scans and sums, only to the loop that memory follows.
     Lanes then run across the end of a row, and tiles of a contraction's rows across the end of an image.  Ranges of a reduction
     are collapsed as well.  Inner loops of at least `max_inner_extent` steps are left alone, because they fill the lanes by
-    themselves; for a dynamic extent the lower bound decides.
+    themselves; for a dynamic extent the lower bound decides.  So are those of whole vectors and a part whose index is a value,
+    as in a triangular mask: each lane would divide.
     """
 
     name = "collapse"
@@ -45,7 +47,7 @@ class Collapse(TilePass):
         for k in range(len(perfect_nest(ir.body)) - 1, 0, -1):
             nest, table = perfect_nest(ir.body), context.accesses(ir)
             is_left = self.is_long(nest[k].range) or not (is_pointwise(nest) or is_innermost(table, nest[k].range.var))
-            collapsed = None if is_left else self.collapse_pair(table, nest, k)
+            collapsed = None if is_left else self.collapse_pair(table, nest, k, context.machine.lanes(32))
             message = f"%{nest[k - 1].range.var} and %{nest[k].range.var} collapsed"
             if collapsed is not None and context.may_apply(self, message):
                 ir = collapsed
@@ -78,8 +80,8 @@ class Collapse(TilePass):
         bounds = interval(r.extent, {})
         return bounds is None or bounds[0] >= self.max_inner_extent
 
-    def collapse_pair(self, table: Accesses, nest: list[For], k: int) -> Kernel | None:
-        """Collapse loop `k` of the nest with the one around it; None if some address would not be affine."""
+    def collapse_pair(self, table: Accesses, nest: list[For], k: int, lanes: int) -> Kernel | None:
+        """Collapse loop `k` of the nest with the one around it; None if some address would not be affine, or a value cost divisions."""
         try:
             loop, delinearized = collapse(nest[k - 1], nest[k])
         except TransformError:
@@ -88,6 +90,8 @@ class Collapse(TilePass):
         if not stays_affine(table, (a for a, _ in table.access_groups), delinearized, v):
             return None  # rejects most pairs before a kernel is built
         body = tuple(substitute_indices(s, delinearized) for s in nest[-1].body)
+        if ends_inside_vector(nest[k].range, lanes) and not values_stay_affine(body, v):
+            return None
         collapsed = table.kernel.with_body(wrap_in_nest([*nest[: k - 1], loop, *nest[k + 1 :]], body))
         table = Accesses(collapsed)
         return collapsed if stays_affine(table, table.all, {}, v) else None
@@ -97,6 +101,17 @@ def is_pointwise(nest: Sequence[For]) -> bool:
     """Return True if a nest has neither local buffers nor loops inside, nor reductions but contractions."""
     body = [s for f in nest[-1:] for s in f.body]
     return all(is_contraction(s) if isinstance(s, Reduce) else not isinstance(s, (tile.Local, For)) for s in body)
+
+
+def ends_inside_vector(r: Range, lanes: int) -> bool:
+    """Return True if a loop has more than one vector of steps, and ends inside one."""
+    return isinstance(r.extent, int) and r.extent > lanes and r.extent % lanes != 0
+
+
+def values_stay_affine(body: Block, v: str) -> bool:
+    """Return True if all values that are indices are affine in loop `v`."""
+    values = (e for s in tile.walk(body) for x in tile.stmt_exprs(s) for e in x.subexprs)
+    return all(stride(e.index, v) is not None for e in values if isinstance(e, IndexValue))
 
 
 def is_innermost(table: Accesses, v: str) -> bool:

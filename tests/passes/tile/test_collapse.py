@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from compiler.ir.text.tile_parser import parse_kernel
+from compiler.passes.base import Context
+from compiler.passes.manager import run_pipeline
 from compiler.testing.checks import check_pass
 
 
@@ -94,6 +97,19 @@ def test_long_rows_fill_the_lanes_by_themselves() -> None:
       parallel %i in 0..2 { parallel %j in 0..8 { store %x[%i, %j], %y[%i, %j] } }
     }"""
     check_pass("collapse{max-inner-extent=8}", unchanged=text)
+
+
+@pytest.mark.parametrize(("columns", "value", "joined"), [
+    (39, "index(%j) <= index(%i)", False), (48, "index(%j) <= index(%i)", True), (7, "index(%j) <= index(%i)", True),
+    (39, "index(%i*39 + %j) >= 50", True),
+])  # fmt: skip
+def test_lanes_do_not_divide_for_values(columns: int, value: str, joined: bool) -> None:
+    """Rows of whole vectors and a part keep their loop, where the index of a lane in it is a value."""
+    text = f"""kernel @k(in %x: f32[5, {columns}], out %y: f32[5, {columns}]) {{
+      parallel %i in 0..5 {{ parallel %j in 0..{columns} {{ store where({value}, %x[%i, %j], 0.0), %y[%i, %j] }} }} }}"""
+    context = Context()
+    run_pipeline(parse_kernel(text), "collapse", context)
+    assert [r.message for r in context.remarks] == (["%i and %j collapsed"] if joined else [])
 
 
 def test_rows_of_open_length_are_joined_unless_all_are_long() -> None:
