@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import TypeAlias
 
 from compiler.ir.symbolic.affine import stride
 from compiler.ir.symbolic.bounds import bounds_of_expr, is_provably_less
+from compiler.ir.symbolic.index_atoms import Mod, terms
 from compiler.ir.symbolic.index_expr import Bounds, Dim, dynamic_sizes, interval, substitute, var, variables
 from compiler.ir.tile.kernel import AsyncCopy, Block, Range, Store, stmt_body, stmt_exprs, stmt_ranges, stored_buffers
 from compiler.ir.tile.substitution import bound_names
@@ -103,7 +105,16 @@ def is_confined(a: Index, b: Index, v: str, inner: Mapping[str, IndexBounds]) ->
 
     `inner` gives the bounds of the values bound inside `v`, which differ between the accesses; other variables are fixed.
     """
-    return any(_pins_iteration(x, y, v, inner) for x, y in zip(a, b, strict=True))
+    subscripts = [*zip(a, b, strict=True), *_joined_subscripts(a, b)]
+    return any(_pins_iteration(x, y, v, inner) for x, y in subscripts)
+
+
+def _joined_subscripts(a: Index, b: Index) -> Iterator[tuple[Dim, Dim]]:
+    """Yield what the quotient and the remainder of two indices tell together: %i // 4 and %i % 4 are equal only if %i is."""
+    pairs = list(zip(a, b, strict=True))
+    for (quotient, other), (remainder, other_remainder) in pairwise(pairs):
+        moduli = {atom.den for monomial, _ in terms(remainder) for atom in monomial if isinstance(atom, Mod)}
+        yield from ((quotient * n + remainder, other * n + other_remainder) for n in moduli)
 
 
 def _pins_iteration(x: Dim, y: Dim, v: str, inner: Mapping[str, IndexBounds]) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from compiler.analysis.accesses import Access, Accesses
 from compiler.analysis.operand_reuse import ContractionReuse, footprint_bytes, match_contraction_reuse
-from compiler.cost.contraction import ContractionProblem, best_tiles, resident_lines
+from compiler.cost.contraction import ContractionProblem, RegisterTile, best_tiles, resident_lines
 from compiler.cost.machine import Machine
 from compiler.ir.scalar import Load, Ref, const
 from compiler.ir.symbolic.index_expr import Dim
@@ -27,6 +27,7 @@ from compiler.ir.tile.kernel import (
 )
 from compiler.ir.tile.loop_nest import map_nests, perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, with_fresh_names, with_unique_names
+from compiler.ir.types import DType
 from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.block_copies import BlockCopies
 from compiler.transforms.interchange import interchange
@@ -76,7 +77,8 @@ class CacheBlocking(TilePass):
     another row, and every tile of accumulators touches more cache lines and pages than the caches and the TLB hold.
     A block of each strided operand is copied to dense rows: of at most `max_elements`, and of a panel of register tiles.
     Applies to reductions of at least `min_depth` steps, in blocks of `depth_block` (0: none).  If one operand is contiguous along
-    them, the other's row stride must be a multiple of `conflict_stride` bytes, which maps its rows to few cache sets.  Copies pay
+    them, the other's row stride must be a multiple of `conflict_stride` bytes, which maps its rows to few cache sets, or a
+    panel of it, which more than four tiles of rows reread, must take more than half of the second-level cache.  Copies pay
     for shorter ones too, of operands that a static number of rows or columns reread: at least `min_conflict_reuse` if all steps
     share few sets, at least `min_reuse` if the operand takes more than a quarter of the second-level cache, or a half beside a
     constant, which `pack` lays out.  If threads have too few outer iterations, rows or columns are split into parts of at least
@@ -171,9 +173,12 @@ class CacheBlocking(TilePass):
         w_bytes, x_bytes = (table.types[a.buffer].dtype.bytes for a in (w, x))
         w_stride, x_stride = (0 if is_packed(table, a) else s for a, s in ((w, w_stride), (x, x_stride)))
         shares_sets = w_stride > 0 and w_stride * w_bytes % self.conflict_stride == 0
-        is_blocked = dim_hint(depth.extent) >= self.min_depth and (x_stride > 1 or shares_sets)
-        is_static = isinstance(rows.extent, int) and isinstance(columns.extent, int)
         steps, length = dim_hint(self.block_length(depth)), extent_hint(depth)
+        tile, lanes = self.register_tile(rows, columns, steps, sum_.value.dtype, machine)
+        panel_bytes = length * min(tile.registers * lanes, w_stride) * w_bytes
+        is_far_panel = panel_bytes > machine.l2 // 2 and extent_hint(rows) > 4 * tile.rows
+        is_blocked = length >= self.min_depth and (x_stride > 1 or shares_sets or is_far_panel)
+        is_static = isinstance(rows.extent, int) and isinstance(columns.extent, int)
         near_bytes = machine.l2 // (4 if w_stride and x_stride else 2)
 
         def is_copied(stride: int, element_bytes: int, own: Range, other: Range) -> bool:
@@ -201,6 +206,14 @@ class CacheBlocking(TilePass):
             return self.depth_block
         return equal_strips(depth.extent, self.depth_block)
 
+    def register_tile(
+        self, rows: Range, columns: Range, steps: int, dtype: DType, machine: Machine
+    ) -> tuple[RegisterTile, int]:
+        """Return the register tile of a contraction with so many steps in a block, and the lanes of its registers."""
+        lanes = machine.lanes(8 * dtype.bytes)
+        problem = ContractionProblem(extent_hint(columns), lanes, steps, 1)
+        return best_tiles(extent_hint(rows), [problem], machine)[0], lanes
+
     def block_depth(
         self, match: BlockedContraction, nest: list[For], table: Accesses, machine: Machine, fresh: NameSupply
     ) -> Block:
@@ -215,11 +228,11 @@ class CacheBlocking(TilePass):
         if parts is not None:
             rows, columns = (parts.inner if r is longest else r for r in (rows, columns))
             bounds[parts.outer.var] = (0, extent_hint(parts.outer) - 1)
-        lanes = machine.lanes(8 * match.reduction.value.dtype.bytes)
-        problem = ContractionProblem(extent_hint(columns), lanes, dim_hint(match.block), 1)
-        panel = best_tiles(extent_hint(rows), [problem], machine)[0].registers * lanes
+        tile, lanes = self.register_tile(rows, columns, dim_hint(match.block), match.reduction.value.dtype, machine)
         operands = (match.by_row, match.by_column)
-        copies = BlockCopies(*operands, panel, match.has_parallel_panels, self.max_elements, bounds, fresh)
+        copies = BlockCopies(
+            *operands, tile.registers * lanes, match.has_parallel_panels, self.max_elements, bounds, fresh
+        )
         if match.block == depth.extent:
             body = copies.nest(rows, columns, depth, (match.reduction, match.store))
         else:

@@ -251,3 +251,12 @@ def test_layer_norm_far_from_zero_is_as_accurate_as_pytorch() -> None:
     truth = torch.nn.functional.layer_norm(torch.from_numpy(x).double(), (256,)).numpy()
     theirs = torch.nn.functional.layer_norm(torch.from_numpy(x), (256,)).numpy()
     assert np.abs(evaluate_structure(node, [x]) - truth).max() <= 2 * max(np.abs(theirs - truth).max(), 1e-5)
+
+
+@pytest.mark.parametrize("op", [ops.fmod, ops.remainder])
+def test_subnormal_divisors_have_remainders(op: Op) -> None:
+    """PyTorch's vectors give NaN for them, its scalars do not."""
+    x, y = (input_node(name, TensorType(f32, (40,))) for name in "xy")
+    divisors = torch.full((40,), 9.1835e-41)
+    (got,) = interpret(Graph((x, y), (op(x, y),)), (torch.full((40,), 2.0), divisors))
+    assert got.tolist() == torch.fmod(torch.full((40,), 2.0).double(), divisors.double()).float().tolist()

@@ -46,6 +46,19 @@ def test_accesses_confined_to_one_iteration(a: Dim, b: Dim, confined: bool) -> N
     assert not (confined and touch_in_two_iterations(a, b))
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "confined"),
+    [
+        ((i // 2, i % 2), (i // 2, i % 2), True),
+        ((i // 2, i % 3), (i // 2, i % 3), False),
+        ((i // 2, j, i % 2), (i // 2, j, i % 2), False),  # only neighbours are joined
+        ((i // 2, i % 2), (i // 2, (i + 1) % 2), False),
+    ],
+)
+def test_quotient_and_remainder_tell_an_iteration(a: tuple[Dim, ...], b: tuple[Dim, ...], confined: bool) -> None:
+    assert is_confined(a, b, "i", {"j": (0, 2)}) is confined
+
+
 def test_random_subscripts_are_never_confined_wrongly() -> None:
     rng, found = random.Random(0), 0
     for _ in range(400):

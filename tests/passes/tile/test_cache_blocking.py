@@ -163,6 +163,16 @@ def test_rows_that_share_cache_sets_are_read_in_blocks_although_the_other_operan
     check_pass(rare, before=before, after=interchanged(before, "0..8"), machine=ALONE, idempotent=False)
 
 
+@pytest.mark.parametrize(("rows", "l2", "blocked"), [(64, 1024, True), (64, 2048, False), (16, 1024, False)])
+def test_long_panels_that_many_tiles_of_rows_reread_are_blocked(rows: int, l2: int, blocked: bool) -> None:
+    """64 steps of 3 columns are 768 bytes: more than half of a small cache; 16 rows are few tiles."""
+    body = product("%x[%i, %r] * %w[%r, %j]", length="64").replace("0..6 ", f"0..{rows} ")
+    context = Context(Machine(threads=1, l2=l2))
+    text = kernel(body, f"in %x: f32[{rows}, 64], in %w: f32[64, 3], out %y: f32[{rows}, 3]")
+    run_pipeline(parse_ir(text), "cache-blocking{depth-block=16,min-depth=32,conflict-stride=4096}", context)
+    assert ("in blocks of 16" in str([str(r) for r in context.remarks])) is blocked
+
+
 def interchanged(text: str, columns: str = "0..3") -> str:
     """The kernel with its rows inside of the loop over columns, and its reduction in one piece."""
     rows, columns = "parallel %i in 0..6 {", f"parallel %j in {columns} {{"
