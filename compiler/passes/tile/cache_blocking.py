@@ -77,12 +77,12 @@ class CacheBlocking(TilePass):
     another row, and every tile of accumulators touches more cache lines and pages than the caches and the TLB hold.
     A block of each strided operand is copied to dense rows: of at most `max_elements`, and of a panel of register tiles.
     Applies to reductions of at least `min_depth` steps, in blocks of `depth_block` (0: none).  If one operand is contiguous along
-    them, the other's row stride must be a multiple of `conflict_stride` bytes, which maps its rows to few cache sets, or a
-    panel of it, which more than four tiles of rows reread, must take more than half of the second-level cache.  Copies pay
-    for shorter ones too, of operands that a static number of rows or columns reread: at least `min_conflict_reuse` if all steps
-    share few sets, at least `min_reuse` if the operand takes more than a quarter of the second-level cache, or a half beside a
-    constant, which `pack` lays out.  If threads have too few outer iterations, rows or columns are split into parts of at least
-    `min_part_length`; panels that hold whole sums are parallel instead.  Shorter chains of additions also round less.
+    them, the other's row stride must be a multiple of `conflict_stride` bytes, which maps its rows to few cache sets, or four
+    tiles of rows must reread it and it must exceed the second-level cache.  Copies pay for shorter ones too, of operands that
+    a static number of rows or columns reread: at least `min_conflict_reuse` if all steps share few sets, at least `min_reuse`
+    if the operand takes more than a quarter of the second-level cache, or a half beside a constant, which `pack` lays out.  If
+    threads have too few outer iterations, rows or columns are split into parts of at least `min_part_length`; panels that
+    hold whole sums are parallel instead.  Shorter chains of additions also round less.
     """
 
     name = "cache-blocking"
@@ -174,10 +174,9 @@ class CacheBlocking(TilePass):
         w_stride, x_stride = (0 if is_packed(table, a) else s for a, s in ((w, w_stride), (x, x_stride)))
         shares_sets = w_stride > 0 and w_stride * w_bytes % self.conflict_stride == 0
         steps, length = dim_hint(self.block_length(depth)), extent_hint(depth)
-        tile, lanes = self.register_tile(rows, columns, steps, sum_.value.dtype, machine)
-        panel_bytes = length * min(tile.registers * lanes, w_stride) * w_bytes
-        is_far_panel = panel_bytes > machine.l2 // 2 and extent_hint(rows) > 4 * tile.rows
-        is_blocked = length >= self.min_depth and (x_stride > 1 or shares_sets or is_far_panel)
+        tile, _ = self.register_tile(rows, columns, steps, sum_.value.dtype, machine)
+        is_reread = length * w_stride * w_bytes > machine.l2 and extent_hint(rows) >= 4 * tile.rows
+        is_blocked = length >= self.min_depth and (x_stride > 1 or shares_sets or is_reread)
         is_static = isinstance(rows.extent, int) and isinstance(columns.extent, int)
         near_bytes = machine.l2 // (4 if w_stride and x_stride else 2)
 
