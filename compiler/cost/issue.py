@@ -91,9 +91,9 @@ def shuffled(operations: float) -> Issue:
     return Issue(shuffles=operations, instructions=operations)
 
 
-def converted(operations: float) -> Issue:
-    """Return the issue of conversions or integer arithmetic, which the units for shuffles execute beside those for multiply-adds."""
-    return shuffled(operations)
+def converted(operations: float, machine: Machine) -> Issue:
+    """Return the issue of conversions or integer arithmetic, in the units for shuffles if those execute them beside multiply-adds."""
+    return shuffled(operations) if machine.converts_beside_products else computed(operations)
 
 
 def accessed(operations: float, is_store: bool) -> Issue:

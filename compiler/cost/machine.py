@@ -67,6 +67,7 @@ class Core:
     shuffle_latency: int = quantity(3, "cycles", "Until a shuffled register can be used.", "shuffle_latency")
     loads_per_broadcast: float = quantity(1.15, "vector loads", "Cost of a broadcast load.", "loads_per_broadcast")
     has_embedded_broadcast: bool = quantity(True, "bool", "Multiply-adds take a scalar from memory themselves.", LISTED)
+    converts_beside_products: bool = quantity(True, "bool", "Conversions have units of their own.", LISTED)
     instructions_per_cycle: int = quantity(6, "1/cycle", "Begin in a cycle, with two threads on a core.", RANKED)
     issue_width: int = quantity(8, "1/cycle", "Instructions that begin, with the core to one thread.", DATA_SHEET)
     fma_instructions: int = quantity(1, "instructions", "For a multiply-add.", COUNTED)

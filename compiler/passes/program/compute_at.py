@@ -9,10 +9,14 @@ from math import prod
 
 from compiler.analysis.accesses import Accesses
 from compiler.analysis.dot_match import DotMatch, match_dots
+from compiler.cost.contraction import ContractionProblem, best_tiles
+from compiler.cost.issue import accessed, computed, converted, operation_cost
 from compiler.cost.machine import Machine
+from compiler.ir.scalar import Expr
 from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.kernel import Kernel, Local, Param, Reduce, dim_hint
+from compiler.ir.tile.contraction import contraction_of
+from compiler.ir.tile.kernel import Kernel, Local, Param, Reduce, dim_hint, iteration_count_hint
 from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.ir.tile.program import Launch, Program, Step, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name
@@ -35,7 +39,8 @@ class ComputeAt(ProgramPass):
     1992), so that a slice stays in cache.  Applies along dimensions that both kernels traverse in parallel loops over
     the full extent.  They must be the consumer's outermost loops, and exclude the producer's contiguous dimension.
     The slice (one per lane if its rows are shorter than a vector) must fit the L2 cache, and each thread must get at
-    least `min_steps_per_thread` slices.  Operands of dot products stay parameters, which can be read packed.
+    least `min_steps_per_thread` slices.  Operands of dot products stay parameters, which can be read packed, and rows stay
+    apart whose tiles would all convert the same weights.
     """
 
     name = "compute-at"
@@ -54,6 +59,7 @@ class ComputeAt(ProgramPass):
                 pair is None
                 or not pair.is_profitable(machine, self.min_steps_per_thread)
                 or pair.is_packed(context.matrix_shapes)
+                or pair.repeats_conversions(machine)
                 or not context.may_apply(self, f"%{pair.buffer} computed at its consumer's loop", pair.buffer)
             ):
                 steps.append(step)
@@ -158,6 +164,21 @@ class ProducerConsumer:
         dots = match_dots(Accesses(self.consumer), shapes) if shapes else []
         return any(isinstance(m, DotMatch) and self.consumer_param.name in m.types for m in dots)
 
+    def repeats_conversions(self, machine: Machine) -> bool:
+        """Return True if every tile of rows would convert another operand again, which takes longer than the buffer's round trip."""
+        shared = {f.range.var for f in perfect_nest(self.consumer.body)[: len(self.shared_dims)]}
+        table, seconds = Accesses(self.consumer), 0.0
+        for c in filter(None, map(contraction_of, tile.walk(self.consumer.body))):
+            around = table.loops[c.reduction.ranges[0].var][2]
+            for operand in (c.lhs, c.rhs):
+                varying = table.varying_loops(operand)
+                if operand.calls and varying.isdisjoint(shared):
+                    rows = iteration_count_hint(r for r in around if r.var not in varying)
+                    columns = iteration_count_hint(r for r in around if r.var in varying)
+                    depth = iteration_count_hint(c.reduction.ranges)
+                    seconds += repeated_seconds(operand, rows, columns, depth, machine)
+        return seconds > machine.round_trip_seconds(dim_hint(self.producer_param.type.nbytes))
+
     @property
     def slice_type(self) -> TensorType:
         """Type of the slice that one step of the shared loops computes."""
@@ -174,6 +195,17 @@ class ProducerConsumer:
         inputs = (a for a in self.producer_launch.arguments if a != self.buffer)
         others = (a for a in self.consumer_launch.arguments if a != self.buffer or not self.slice_type.is_static)
         return replace(self.consumer_launch, kernel=kernel, arguments=(*inputs, *others))
+
+
+def repeated_seconds(operand: Expr, rows: int, columns: int, depth: int, machine: Machine) -> float:
+    """Return the seconds that register tiles of a product take longer where each computes `operand` again, but for the first of a column."""
+    lanes = machine.lanes(operand.dtype.bits)
+    shape = best_tiles(rows, [ContractionProblem(columns, lanes, depth, rows * columns * depth)], machine)[0]
+    products = computed(shape.rows * shape.registers)
+    arithmetic = converted(shape.registers * sum(operation_cost(e.primitive, machine) for e in operand.calls), machine)
+    again, read = ((products + x).cycles(machine) for x in (arithmetic, accessed(shape.registers, False)))
+    steps = (-(-rows // shape.rows) - 1) * -(-columns // (lanes * shape.registers)) * depth
+    return machine.seconds(steps * max(0.0, again - read))
 
 
 def single_consumer_buffers(program: Program) -> set[str]:

@@ -97,7 +97,9 @@ def saved_cycles(
     loads = sum(isinstance(e, Load) for e in varying)
     vectors, height = lane.tile / lane.lanes, prod(r.tile for r in rows)
     products = computed(vectors * height)
-    unpacking = computed(vectors * costs[True]) + converted(vectors * costs[False]) + accessed(vectors * loads, False)
+    unpacking = (
+        computed(vectors * costs[True]) + converted(vectors * costs[False], machine) + accessed(vectors * loads, False)
+    )
     from_l2 = lane.tile * operand.dtype.bytes / machine.l2_bytes_per_cycle * machine.panel_stall_share
     again = (products + unpacking).cycles(machine)
     read = (products + accessed(vectors, False)).cycles(machine) + from_l2

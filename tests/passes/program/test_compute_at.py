@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from torch.export import Dim
 
 import compiler
-from compiler.cost.machine import Machine
+from compiler.cost.machine import AVX512, Machine
 from compiler.ir.text.tile_printer import print_program
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
@@ -224,3 +225,19 @@ def test_operands_of_dot_products_stay_parameters() -> None:
     """A local buffer is not read packed; without such products, the copy is computed inside."""
     check_pass("compute-at", unchanged=CODES, matrix_shapes=(MatrixShape(1, 16, 4, "u8", "i8", "i32"),))
     assert len(run_pipeline(parse_ir(CODES), "compute-at", Context(Machine())).kernels) == 1
+
+
+WIDENED = """program { input %a: f16[1024, 256]  input %b: f16[256, 256]  output %d: f32[1024, 256]  buffer %t: f32[1024, 256]
+  kernel @widen(in %x0: f16[1024, 256], out %p: f32[1024, 256]) {
+    parallel %i in 0..1024 { parallel %k in 0..256 { store cast<f32>(%x0[%i, %k]), %p[%i, %k] } } }
+  kernel @product(in %x0: f32[1024, 256], in %w: f16[256, 256], out %y: f32[1024, 256]) {
+    parallel %i in 0..1024 { parallel %j in 0..256 {
+      %s = reduce add %r in 0..256 { yield %x0[%i, %r] * cast<f32>(%w[%j, %r]) }
+      store %s, %y[%i, %j] } } }
+  launch @widen(%a, %t) for "t"  launch @product(%t, %b, %d) for "d" }"""
+
+
+@pytest.mark.parametrize(("own_units", "kernels"), [(False, 2), (True, 1)])
+def test_rows_stay_apart_whose_tiles_would_all_convert_the_weights(own_units: bool, kernels: int) -> None:
+    machine = replace(AVX512, converts_beside_products=own_units, threads=1)
+    assert len(run_pipeline(parse_ir(WIDENED), "compute-at", Context(machine)).kernels) == kernels

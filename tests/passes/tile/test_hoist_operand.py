@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from compiler.cost.machine import AVX512
 from compiler.testing.checks import check_pass
 
 CODES = "(cast<f32>(%w[%j, {r}] << 28 >> 28) * %s[%j, {r}//4])"
@@ -56,6 +59,16 @@ def test_a_buffer_has_a_dimension_for_each_loop_inside() -> None:
     check_pass(
         "hoist-operand", before=text.format(loops.format(sums[0])), after=text.format(copy + loops.format(sums[1]))
     )
+
+
+def test_conversions_in_the_units_of_multiply_adds_are_done_once() -> None:
+    """Where they have units of their own, they cost nothing beside the products of a tile."""
+    plain = product("cast<f32>(%w[%j, %r])").replace("0..32 tile", "0..64 tile").replace("f32[32, ", "f32[64, ")
+    copy = "local %u: f32[8] for %c in 0..8 { store cast<f32>(%w[%j, %c]), %u[%c] }"
+    hoisted = product("%u[%r]", copy).replace("0..32 tile", "0..64 tile").replace("f32[32, ", "f32[64, ")
+    shared = replace(AVX512, converts_beside_products=False)
+    check_pass("hoist-operand", before=plain, after=hoisted, machine=shared)
+    check_pass("hoist-operand", unchanged=plain, machine=AVX512)
 
 
 LONG = """kernel @k(in %x: f32[2, 12288], const %w: i32[16, 12288], out %y: f32[2, 16]) { parallel %j in 0..16 tile 16 lanes 16 {
