@@ -113,6 +113,9 @@ class Caches:
     kept_share: float = quantity(0.75, "share", "Of a cache, up to which all data stay in it.", RANKED)
     lost_share: float = quantity(1.25, "share", "Of a cache, from which on no data stay.", RANKED)
     prefetch_distance: int = quantity(16384, "bytes", "From a step to the panel that it prefetches from memory.", TIMED)
+    strided_prefetch_steps: int = quantity(
+        8, "steps", "From a step to the row, far away in memory, that it prefetches.", TIMED
+    )
     l1_prefetch_distance: int = quantity(4096, "bytes", "The same from L2: L1 has room for few lines.", TIMED)
     resident_constants: int = quantity(8, "1/l3", "Constants of a repeated kernel stay in it.", TIMED)
     streamed_output: int = quantity(4, "1/l3", "Outputs beyond this part of the last cache are stored past it.", TIMED)

@@ -10,7 +10,7 @@ from math import prod
 from typing import NamedTuple, TypeAlias
 
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
-from compiler.cost.machine import Machine
+from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
@@ -32,6 +32,10 @@ from compiler.passes.base import Context, TilePass, from_machine, register
 
 PrefetchRequests: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]
 """Prefetches to insert at the start of a loop's body: `id` of the loop -> (buffer, number) -> statement."""
+
+
+FAR_LINES = 8
+"""Most cache lines between steps whose reads a CPU foresees by itself: one of 13 and more gains (Emerald Rapids)."""
 
 
 class Panel(NamedTuple):
@@ -62,6 +66,8 @@ class Prefetch(TilePass):
     at run time: `prefetch w[%j, %k + 128] level 2 reuse 7..`.  Constants are not prefetched if a loop of the program runs
     the kernel and they are at most 1/`cache_divisor` of the last-level cache, where the next iteration finds them.
 
+    Rows of an input larger than the L2 cache, far apart in memory, are prefetched `strided_steps` ahead: no CPU expects the next.
+
     If the inputs and constants of a program exceed the last-level cache, where the next call would find them, those that a kernel
     reads once are prefetched whatever their size, such as the keys of earlier tokens and the scales of weights.
     """
@@ -71,6 +77,7 @@ class Prefetch(TilePass):
     distance: int = from_machine("prefetch_distance")
     l1_distance: int = from_machine("l1_prefetch_distance")
     cache_divisor: int = from_machine("resident_constants")
+    strided_steps: int = from_machine("strided_prefetch_steps")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         result = self.prefetch_rows(ir, context)
@@ -106,6 +113,13 @@ class Prefetch(TilePass):
                 chosen = requests.setdefault(id(table.loops[a.loops[-1].var][1]), {})
                 chosen[a.buffer, next(numbers)] = PrefetchStmt(a.buffer, index, level, reuse)
             context.propose(self, None, replace(self, distance=2 * self.distance))
+        for a in table.all:
+            if is_strided(table, a, machine) and context.may_apply(
+                self, f"%{a.buffer} prefetched to L1, distance {self.strided_steps} steps"
+            ):
+                v = a.loops[-1].var
+                index = tuple(substitute(d, {v: var(v) + self.strided_steps}) for d in a.index)
+                requests.setdefault(id(a.stmt), {})[a.buffer, -1] = PrefetchStmt(a.buffer, index)
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
 
     def panels(self, table: Accesses, context: Context) -> Iterator[Panel]:
@@ -180,6 +194,18 @@ def distant_params(context: Context) -> frozenset[str]:
     if not program or program.external_bytes <= context.machine.l3 or context.kernel in program.looped_kernels:
         return frozenset()
     return program.external_params(context.kernel)
+
+
+def is_strided(table: Accesses, a: Access, machine: Machine) -> bool:
+    """Return True if steps of a contraction read vectors of a large input that lie far apart in memory, one step and the next."""
+    if not is_contraction(a.stmt) or table.roles[a.buffer] not in ("in", "inout") or a.is_masked:
+        return False
+    depth, stride = a.loops[-1], table.stride(a, a.loops[-1].var)
+    lane = next((r for r in a.loops if r.lanes and table.stride(a, r.var) == 1), None)
+    if lane is None or lane is depth or not isinstance(stride, int):
+        return False
+    far = stride * table.types[a.buffer].dtype.bytes > FAR_LINES * CACHE_LINE_BYTES
+    return far and buffer_bytes(table, a) > machine.l2
 
 
 def is_read_once(table: Accesses, a: Access) -> bool:

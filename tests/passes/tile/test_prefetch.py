@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
+
 from compiler.cost.machine import Machine
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.text.tile_printer import print_kernel
@@ -246,3 +248,22 @@ def test_a_sum_whose_terms_are_lanes_has_no_panel() -> None:
       store %s, %y[]
     }""")
     assert run_pipeline(kernel, "prefetch") is kernel
+
+
+STRIDED = """kernel @product(in %x: f32[64, 1024], in %w: f32[1024, {columns}], out %y: f32[64, {columns}]) {{
+  parallel %j in 0..64 tile 32 lanes 16 {{ for %i in 0..64 tile 8 {{
+    %s = reduce add %k in 0..1024 {{ yield %x[%i, %k] * %w[%k, %j] }}
+    store %s, %y[%i, %j]
+  }} }}
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("columns", "l2", "prefetched"), [(960, 1 << 20, True), (960, 1 << 22, False), (96, 1 << 16, False)]
+)
+def test_rows_far_apart_are_fetched_some_steps_ahead(columns: int, l2: int, prefetched: bool) -> None:
+    """Rows of 96 floats follow one another closely, and what the second-level cache holds is near."""
+    kernel = parse_kernel(STRIDED.format(columns=columns))
+    text = print_kernel(run_pipeline(kernel, "prefetch", Context(machine=Machine(l2=l2))))
+    assert ("prefetch %w[%k + 8, %j]\n" in text) is prefetched
+    assert text.count("prefetch") == prefetched
