@@ -69,18 +69,21 @@ class TransposedWindow:
     """Stride and first result by spatial dimension of a transposed convolution.
 
     Result `i` adds, for each step `t` of `taps`, the product of element `(i + start) // stride + t` of the image with tap
-    `(i + start) % stride + (taps - 1 - t) * stride`.
+    `(i + start) % stride + (taps - 1 - t) * stride`.  Each of `groups` equal parts of the result channels adds its part of the image's.
     """
 
     stride: tuple[int, ...]
     start: tuple[int, ...]
     taps: tuple[int, ...]
+    groups: int = 1
 
 
 def match_transposed_convolution(n: Node) -> TransposedWindow | None:
-    """Return the window of a transposed convolution over all channels, or None for any other node.
+    """Return the window of a transposed convolution, or None for any other node.
 
     result[b, o, i, ...] = sum over c, t, ... of image[b, c, i / stride + t, ...] * weight[c, o, i % stride - t * stride, ...]
+
+    With groups, `c` begins at those of the group of `o`, and `o` counts within it in the weight.
     """
     if (space := spatial_contraction(n)) is None:
         return None
@@ -90,13 +93,25 @@ def match_transposed_convolution(n: Node) -> TransposedWindow | None:
     i, r = index_vars("i", n.type.rank), index_vars("r", len(space.extents))
     image, weight = space.positions(i, r)
     phases = [_phase(d - t, w) for d, t, w in zip(image[2:], r[1:], i[2:], strict=True)]
-    if None in phases or image[:2] != (i[0], r[0]) or weight[:2] != (r[0], i[1]):
+    inputs, outputs = space.extents[0], n.operands[1].shape[1]
+    groups = exact_quotient(n.operands[1].shape[0], inputs)
+    first, output = (i[1] // outputs * inputs, i[1] % outputs) if groups != 1 else (0, i[1])
+    if None in phases or not groups or image[:2] != (i[0], first + r[0]) or weight[:2] != (first + r[0], output):
         return None
     stride, start = zip(*(p for p in phases if p), strict=True)
     dims = zip(i[2:], start, r[1:], n.operands[1].shape[2:], stride, strict=True)
     if weight[2:] != tuple(window_tap(d + b, t, k, s)[0] for d, b, t, k, s in dims):
         return None
-    return TransposedWindow(stride, start, tuple(taps))
+    return TransposedWindow(stride, start, tuple(taps), groups)
+
+
+def exact_quotient(size: Dim, part: Dim) -> int:
+    """Return how many parts a size has, 0 if that is not known."""
+    return (
+        size // part
+        if isinstance(size, int) and isinstance(part, int) and part and size % part == 0
+        else int(size == part)
+    )
 
 
 def _phase(quotient: Dim, position: Dim) -> tuple[int, int] | None:

@@ -38,9 +38,9 @@ def test_convolutions_alone_have_windows(op: Op) -> None:
 def test_transposed_convolutions_alone_have_phases(op: Op) -> None:
     for n in nodes(op):
         expected = None
-        if op is ops.conv_phases and n.attrs["groups"] == 1:
+        if op is ops.conv_phases:
             taps = tuple(-(-k // s) for k, s in zip(n.operands[1].shape[2:], n.attrs["stride"], strict=True))
-            expected = TransposedWindow(n.attrs["stride"], n.attrs["start"], taps)
+            expected = TransposedWindow(n.attrs["stride"], n.attrs["start"], taps, n.attrs["groups"])
         assert match_transposed_convolution(n) == expected
 
 

@@ -29,6 +29,8 @@ class LowerToCol2im(GraphPass):
     if it has few result channels; the product has a row for each tap of each of them.  Windows that do not overlap are put
     side by side.  Applies if the cost model estimates less than `max_time_ratio` of the time (0 disables the pass).
 
+    Groups are a batch of products, each of which adds at least a vector of terms.
+
     Chellapilla et al., "High Performance Convolutional Neural Networks for Document Processing", 2006, backward.
     """
 
@@ -41,8 +43,11 @@ class LowerToCol2im(GraphPass):
             window = match_transposed_convolution(n)
             if window is None or max(window.stride) == 1:
                 continue
+            if 1 < window.groups and dim_hint(n.operands[1].shape[0]) < window.groups * context.machine.lanes(32):
+                context.missed(self, "the sums of a group are shorter than a vector", n)
+                continue
             direct = direct_cycles(n, window, context.machine)
-            if product_cycles(n, context.machine) >= self.max_time_ratio * direct:
+            if product_cycles(n, window, context.machine) >= self.max_time_ratio * direct:
                 context.missed(self, "adding overlapping products costs more than reading pixels for each tap", n)
             elif context.may_apply(self, "one product for all taps, added where windows overlap", n):
                 new[n] = as_product(n, window)
@@ -56,26 +61,27 @@ def direct_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:
     the stride; lanes along channels may be idle.
     """
     (pixels, inputs), (outputs, taps) = problem_sizes(n)
+    inputs //= window.groups
     lanes, padded_taps = machine.lanes(n.dtype.compute.bits), prod(window.taps) * prod(window.stride)
     load = machine.l2_line_cycles + machine.unaligned_cost / machine.loads_per_cycle
     along_pixels = padded_taps * (outputs / machine.fma_per_cycle + load) / lanes
     along_channels = taps * -(-outputs // lanes) / machine.fma_per_cycle / machine.products_efficiency
-    return pixels * inputs * min(along_pixels, along_channels)
+    return window.groups * pixels * inputs * min(along_pixels, along_channels)
 
 
-def product_cycles(n: Node, machine: Machine) -> float:
+def product_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:
     """Estimate the cycles of the same as a product and sums of what overlaps, beyond storing the results."""
     (pixels, inputs), (outputs, taps) = problem_sizes(n)
-    results = pixels * outputs * taps
+    results = pixels * outputs * taps * window.groups
     vectors = results / machine.lanes(n.dtype.compute.bits)
-    multiply_adds = vectors * inputs / machine.fma_per_cycle / machine.products_efficiency
+    multiply_adds = vectors * (inputs // window.groups) / machine.fma_per_cycle / machine.products_efficiency
     adds = vectors * (machine.unaligned_cost / machine.loads_per_cycle + 1 / machine.fma_per_cycle)
     moved_bytes = 2 * max(0, results * n.dtype.compute.bytes - machine.l2)
     return multiply_adds + adds + moved_bytes / machine.l3_bytes_per_cycle
 
 
 def problem_sizes(n: Node) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return pixels of all images, with their padding, and input channels; result channels and taps of the window."""
+    """Return pixels of all images, with their padding, and input channels; result channels of a group and taps of the window."""
     image, weight = (tuple(map(dim_hint, o.shape)) for o in n.operands)
     return (image[0] * prod(image[2:]), image[1]), (weight[1], prod(weight[2:]))
 
@@ -86,11 +92,13 @@ def as_product(n: Node, window: TransposedWindow) -> Node:
     may_skip_padding = max(window.taps) > 1 and is_known_finite(weight)
     image, start = without_padding(image, window) if may_skip_padding else with_padding(image, window)
     total = n.dtype.compute if n.dtype.is_float else n.dtype
-    taps_first = ops.permute(weight, dims=(*range(1, weight.type.rank), 0))
-    rows = ops.reshape(taps_first, shape=(product(weight.shape[1:]), weight.shape[0]))
-    pixels = ops.reshape(image, shape=(*image.shape[:2], product(image.shape[2:])))
+    groups, (batch, channels) = (window.groups,) if window.groups > 1 else (), image.shape[:2]
+    inputs, outputs = channels // window.groups, weight.shape[1] * window.groups
+    by_group = ops.reshape(weight, shape=(*groups, inputs, product(weight.shape[1:])))
+    rows = ops.permute(by_group, dims=(*range(len(groups)), len(groups) + 1, len(groups)))
+    pixels = ops.reshape(image, shape=(batch, *groups, inputs, product(image.shape[2:])))
     products = ops.matmul(rows, pixels, dtype=total)
-    windows = ops.reshape(products, shape=(image.shape[0], *weight.shape[1:], *image.shape[2:]))
+    windows = ops.reshape(products, shape=(batch, outputs, *weight.shape[2:], *image.shape[2:]))
     if max(window.taps) == 1 and weight.shape[2:] == window.stride:
         y = side_by_side(windows, start, n.shape)
     else:

@@ -25,10 +25,10 @@ def test_one_product_for_all_taps() -> None:
         before="""graph(%x: f32[2, 8, 7, 8], %w: f32[8, 3, 4, 4]) {
           %y = conv_phases %x, %w {stride=[2, 2], start=[1, 1], size=[10, 12]} return %y }""",
         after="""graph(%x: f32[2, 8, 7, 8], %w: f32[8, 3, 4, 4]) {
-          %permute_0: f32[3, 4, 4, 8] = permute %w {dims=[1, 2, 3, 0]}
-          %reshape_0: f32[48, 8] = reshape %permute_0 {shape=[48, 8]}
+          %reshape_0: f32[8, 48] = reshape %w {shape=[8, 48]}
+          %permute_0: f32[48, 8] = permute %reshape_0 {dims=[1, 0]}
           %reshape_1: f32[2, 8, 56] = reshape %x {shape=[2, 8, 56]}
-          %matmul_0: f32[2, 48, 56] = matmul %reshape_0, %reshape_1 {dtype=f32}
+          %matmul_0: f32[2, 48, 56] = matmul %permute_0, %reshape_1 {dtype=f32}
           %reshape_2: f32[2, 3, 4, 4, 7, 8] = reshape %matmul_0 {shape=[2, 3, 4, 4, 7, 8]}
           %y: f32[2, 3, 10, 12] = col2im %reshape_2 {stride=[2, 2], dilation=[1, 1], start=[3, 3], size=[10, 12]}
           return %y }""",
@@ -46,6 +46,8 @@ def test_one_product_for_all_taps() -> None:
         convolution("f32[1, 3, 4]", "f32[3, 2, 2]", "stride=[3], padding=[1], dilation=[1], output_padding=[1]"),
         convolution("f32[1, 3, 4, 4]", "f32[3, 2, 2, 2]", "stride=[2, 2], padding=[0, 0], dilation=[2, 3], output_padding=[0, 0]"),
         convolution("bf16[1, 3, 4, 4]", "bf16[3, 2, 3, 3]", UP),
+        convolution("f32[2, 32, 3]", "f32[32, 3, 3]", "stride=[2], padding=[1], dilation=[1], output_padding=[1], groups=2"),
+        convolution("f32[1, 48, 3]", "f32[48, 1, 2]", "stride=[2], padding=[0], dilation=[1], output_padding=[0], groups=3"),
         convolution("f32[1, 2, 3, 2, 3]", "f32[2, 1, 2, 3, 2]", "stride=[1, 2, 2], padding=[0, 1, 0], dilation=[1, 1, 1], output_padding=[0, 1, 0]"),
         # the image's own padding and the convolution's are one
         """graph(%x: f32[1, 3, 4], %w: f32[3, 2, 4]) {
@@ -79,7 +81,8 @@ def test_constant_weights_do_not_multiply_the_padding() -> None:
         ("f32[1, 128, 56, 56]", "f32[128, 64, 3, 3]", UP, False),
         ("f32[1, 4, 32, 32]", "f32[4, 8, 4, 4]", UP, False),  # more overlaps than products
         ("f32[1, 64, 32, 32]", "f32[64, 3, 3, 3]", UP.replace("2, 2", "1, 1"), False),  # lanes read neighbouring pixels
-        ("f32[1, 64, 32, 32]", "f32[64, 3, 3, 3]", UP + ", groups=8", False),
+        ("f32[1, 64, 32, 32]", "f32[64, 2, 4, 4]", UP + ", groups=4", True),
+        ("f32[1, 64, 32, 32]", "f32[64, 2, 4, 4]", UP + ", groups=8", False),  # sums of 8
         ("f32[0, 64, 32, 32]", "f32[64, 3, 4, 4]", UP, False),
         ("f32[1, 0, 32, 32]", "f32[0, 3, 4, 4]", UP, False),
         ("f32[1, 64, 32, 32]", "f32[64, 0, 4, 4]", UP, False),
@@ -96,8 +99,8 @@ def test_windows_that_do_not_overlap_are_put_side_by_side() -> None:
         before="""graph(%x: f32[1, 8, 5], %w: f32[8, 3, 2]) {
           %y = conv_phases %x, %w {stride=[2], start=[1], size=[8]} return %y }""",
         after="""graph(%x: f32[1, 8, 5], %w: f32[8, 3, 2]) {
-          %a: f32[3, 2, 8] = permute %w {dims=[1, 2, 0]}
-          %b: f32[6, 8] = reshape %a {shape=[6, 8]}
+          %a: f32[8, 6] = reshape %w {shape=[8, 6]}
+          %b: f32[6, 8] = permute %a {dims=[1, 0]}
           %c: f32[1, 8, 5] = reshape %x {shape=[1, 8, 5]}
           %d: f32[1, 6, 5] = matmul %b, %c {dtype=f32}
           %e: f32[1, 3, 2, 5] = reshape %d {shape=[1, 3, 2, 5]}
