@@ -43,7 +43,7 @@ class LowerToCol2im(GraphPass):
             window = match_transposed_convolution(n)
             if window is None or max(window.stride) == 1:
                 continue
-            if 1 < window.groups and dim_hint(n.operands[1].shape[0]) < window.groups * context.machine.lanes(32):
+            if window.groups > 1 and dim_hint(n.operands[1].shape[0]) < window.groups * context.machine.lanes(32):
                 context.missed(self, "the sums of a group are shorter than a vector", n)
                 continue
             direct = direct_cycles(n, window, context.machine)
