@@ -71,7 +71,7 @@ def partly_stored_buffers(kernel: Kernel) -> set[str]:
     stores, partial = Counter[str](), Counter[str]()
     for a in Accesses(kernel).all:
         lanes = next((r for r in a.loops if r.lanes > 1), None)
-        if a.is_store and lanes:
+        if a.is_store and lanes and a.execution_count:
             length = min(max(lanes.tile, lanes.lanes), extent_hint(lanes))
             tiles = a.execution_count // length
             stores[a.buffer] += tiles * -(-length // lanes.lanes)

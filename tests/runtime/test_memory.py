@@ -105,6 +105,7 @@ def test_programs_of_a_grid_write_over_no_input_of_a_store_that_they_repeat():
         (24, "0..24 tile 8 lanes 8", True),
         (152, "0..152 tile 152 lanes 16", True),  # one of ten
         (4, "0..4 tile 4", True),
+        (4, "4..4 tile 4 lanes 4", True),  # nothing
     ],
 )
 def test_rows_that_end_inside_a_vector_are_not_written_in_place(columns: int, loop: str, in_place: bool) -> None:
