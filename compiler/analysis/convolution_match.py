@@ -107,11 +107,9 @@ def match_transposed_convolution(n: Node) -> TransposedWindow | None:
 
 def exact_quotient(size: Dim, part: Dim) -> int:
     """Return how many parts a size has, 0 if that is not known."""
-    return (
-        size // part
-        if isinstance(size, int) and isinstance(part, int) and part and size % part == 0
-        else int(size == part)
-    )
+    if size == part:
+        return 1
+    return size // part if isinstance(size, int) and isinstance(part, int) and part and size % part == 0 else 0
 
 
 def _phase(quotient: Dim, position: Dim) -> tuple[int, int] | None:

@@ -54,6 +54,8 @@ def products_at_once(kernel: Kernel, stmt: Stmt, shapes: Collection[MatrixShape]
 
     Only parameters are read packed.
     """
+    if not shapes:
+        return 1
     contraction, roles = contraction_of(stmt), {p.name: p.role for p in kernel.params}
     if contraction is None or any(e.buffer not in roles for e in contraction.reduction.value.loads):
         return 1

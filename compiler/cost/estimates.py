@@ -158,11 +158,13 @@ def ops_by_statement(
     def stmt_cost(stmt: Stmt) -> int:
         """Return the cost of a step of a statement; products that share operands compute those together."""
         own = sum(map(cost, stmt_exprs(stmt)))
-        if is_contraction(stmt) and not counts_contractions:
+        if not is_contraction(stmt):
+            return own
+        if not counts_contractions:
             return 0
-        if (count := products_at_once(kernel, stmt, shapes) if shapes else 1) > 1:
+        if (count := products_at_once(kernel, stmt, shapes)) > 1:
             return max(1, own // count)
-        if not is_contraction(stmt) or machine.operand_reuse == 1:
+        if machine.operand_reuse == 1:
             return own
         return max(1, (own + sum(cost(e) for s in stmt.body for e in stmt_exprs(s))) // machine.operand_reuse)
 

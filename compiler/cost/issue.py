@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compiler.cost.machine import Machine
 from compiler.ir import scalar
+from compiler.ir.scalar import Expr, Load, PrimitiveCall
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,20 @@ def shuffled(operations: float) -> Issue:
 def converted(operations: float, machine: Machine) -> Issue:
     """Return the issue of conversions or integer arithmetic, in the units for shuffles if those execute them beside multiply-adds."""
     return shuffled(operations) if machine.converts_beside_products else computed(operations)
+
+
+def recomputed(parts: Iterable[Expr], vectors: float, machine: Machine) -> Issue:
+    """Return the issue of loading and computing so many vectors of an operand, whose expressions are `parts`."""
+    floats, others, loads = 0, 0, 0  # multiplications and divisions of floats, and other arithmetic
+    for e in parts:
+        loads += isinstance(e, Load)
+        if isinstance(e, PrimitiveCall):
+            cost = operation_cost(e.primitive, machine)
+            if e.dtype.is_float and e.primitive not in ("cast", "bitcast"):
+                floats += cost
+            else:
+                others += cost
+    return computed(vectors * floats) + converted(vectors * others, machine) + accessed(vectors * loads, False)
 
 
 def accessed(operations: float, is_store: bool) -> Issue:

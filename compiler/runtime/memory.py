@@ -59,8 +59,13 @@ InPlacePairs: TypeAlias = Mapping[str, Collection[tuple[str, str]]]
 
 def in_place_pairs(program: Program) -> InPlacePairs:
     """Return the parameters of each kernel that may alias (see compiler.ir.tile.inplace), where that takes no more time."""
-    slow = {name: partly_stored_buffers(kernel) for name, kernel in program.kernels.items()}
-    return {name: {(a, b) for a, b in aliasable_pairs(k) if b not in slow[name]} for name, k in program.kernels.items()}
+    return {name: faster_pairs(kernel, aliasable_pairs(kernel)) for name, kernel in program.kernels.items()}
+
+
+def faster_pairs(kernel: Kernel, pairs: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:
+    """Return the pairs (input, output) whose output is no slower to store in place."""
+    slow = partly_stored_buffers(kernel) if pairs else set()
+    return {(a, b) for a, b in pairs if b not in slow}
 
 
 def partly_stored_buffers(kernel: Kernel) -> set[str]:

@@ -61,12 +61,11 @@ def direct_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:
     the stride; lanes along channels may be idle.
     """
     (pixels, inputs), (outputs, taps) = problem_sizes(n)
-    inputs //= window.groups
     lanes, padded_taps = machine.lanes(n.dtype.compute.bits), prod(window.taps) * prod(window.stride)
     load = machine.l2_line_cycles + machine.unaligned_cost / machine.loads_per_cycle
     along_pixels = padded_taps * (outputs / machine.fma_per_cycle + load) / lanes
     along_channels = taps * -(-outputs // lanes) / machine.fma_per_cycle / machine.products_efficiency
-    return window.groups * pixels * inputs * min(along_pixels, along_channels)
+    return pixels * inputs * min(along_pixels, along_channels)
 
 
 def product_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:

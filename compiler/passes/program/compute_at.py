@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from compiler.analysis.accesses import Accesses
 from compiler.analysis.dot_match import DotMatch, match_dots
 from compiler.cost.contraction import ContractionProblem, best_tiles
-from compiler.cost.issue import accessed, computed, converted, operation_cost
+from compiler.cost.issue import accessed, computed, recomputed
 from compiler.cost.machine import Machine
 from compiler.ir.scalar import Expr
 from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import contraction_of
-from compiler.ir.tile.kernel import Kernel, Local, Param, Reduce, dim_hint, iteration_count_hint
+from compiler.ir.tile.kernel import For, Kernel, Local, Param, Reduce, dim_hint, iteration_count_hint
 from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.ir.tile.program import Launch, Program, Step, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name
@@ -130,9 +131,13 @@ class ProducerConsumer:
 
     def has_shared_loops_outermost(self, shared_dims: Sequence[int]) -> bool:
         """Return True if the loops over `shared_dims` are the consumer's outermost ones."""
-        shared = [full_extent_loop(self.consumer.body, self.consumer_param.name, d) for d in shared_dims]
+        shared = self.consumer_loops(shared_dims)
         nest = [f for f in perfect_nest(self.consumer.body) if f.range.extent != 1]
         return all(f in shared for f in nest[: len(shared_dims)])
+
+    def consumer_loops(self, dims: Sequence[int]) -> list[For | None]:
+        """Return the consumer's loop over each of `dims`, None for one without a loop over the full extent."""
+        return [full_extent_loop(self.consumer.body, self.consumer_param.name, d) for d in dims]
 
     def is_shared_dim(self, d: int) -> bool:
         """Return True if both kernels traverse dimension `d` in parallel, and it is not contiguous in what is copied."""
@@ -140,7 +145,7 @@ class ProducerConsumer:
         if not isinstance(size, int) or size == 1 or len(self.consumer.body) != 1:
             return False
         loops = [full_extent_loop(n, self.producer_param.name, d) for n in nests]
-        loops.append(full_extent_loop(self.consumer.body, self.consumer_param.name, d))
+        loops += self.consumer_loops([d])
         if None in loops:
             return False
         innermost_vars = {v for e in tile.loads(self.producer.body) if e.index for v in variables(e.index[-1])}
@@ -161,13 +166,13 @@ class ProducerConsumer:
 
     def is_packed(self, shapes: Collection[MatrixShape]) -> bool:
         """Return True if dot products read the buffer a few elements at a time."""
-        dots = match_dots(Accesses(self.consumer), shapes) if shapes else []
+        dots = match_dots(self.consumer_accesses, shapes) if shapes else []
         return any(isinstance(m, DotMatch) and self.consumer_param.name in m.types for m in dots)
 
     def repeats_conversions(self, machine: Machine) -> bool:
         """Return True if every tile of rows would convert another operand again, which takes longer than the buffer's round trip."""
-        shared = {f.range.var for f in perfect_nest(self.consumer.body)[: len(self.shared_dims)]}
-        table, seconds = Accesses(self.consumer), 0.0
+        shared = {f.range.var for f in self.consumer_loops(self.shared_dims) if f}
+        table, seconds = self.consumer_accesses, 0.0
         for c in filter(None, map(contraction_of, tile.walk(self.consumer.body))):
             around = table.loops[c.reduction.ranges[0].var][2]
             for operand in (c.lhs, c.rhs):
@@ -178,6 +183,11 @@ class ProducerConsumer:
                     depth = iteration_count_hint(c.reduction.ranges)
                     seconds += repeated_seconds(operand, rows, columns, depth, machine)
         return seconds > machine.round_trip_seconds(dim_hint(self.producer_param.type.nbytes))
+
+    @cached_property
+    def consumer_accesses(self) -> Accesses:
+        """The accesses of the consumer."""
+        return Accesses(self.consumer)
 
     @property
     def slice_type(self) -> TensorType:
@@ -202,8 +212,8 @@ def repeated_seconds(operand: Expr, rows: int, columns: int, depth: int, machine
     lanes = machine.lanes(operand.dtype.bits)
     shape = best_tiles(rows, [ContractionProblem(columns, lanes, depth, rows * columns * depth)], machine)[0]
     products = computed(shape.rows * shape.registers)
-    arithmetic = converted(shape.registers * sum(operation_cost(e.primitive, machine) for e in operand.calls), machine)
-    again, read = ((products + x).cycles(machine) for x in (arithmetic, accessed(shape.registers, False)))
+    operands = recomputed(operand.subexprs, shape.registers, machine), accessed(shape.registers, False)
+    again, read = ((products + x).cycles(machine) for x in operands)
     steps = (-(-rows // shape.rows) - 1) * -(-columns // (lanes * shape.registers)) * depth
     return machine.seconds(steps * max(0.0, again - read))
 

@@ -174,9 +174,13 @@ class CacheBlocking(TilePass):
         w_stride, x_stride = (0 if is_packed(table, a) else s for a, s in ((w, w_stride), (x, x_stride)))
         shares_sets = w_stride > 0 and w_stride * w_bytes % self.conflict_stride == 0
         steps, length = dim_hint(self.block_length(depth)), extent_hint(depth)
-        tile, _ = self.register_tile(rows, columns, steps, sum_.value.dtype, machine)
-        is_reread = length * w_stride * w_bytes > machine.l2 and extent_hint(rows) >= 4 * tile.rows
-        is_blocked = length >= self.min_depth and (x_stride > 1 or shares_sets or is_reread)
+
+        def is_reread() -> bool:
+            """Return True if four tiles of rows or more read `w`, which the second-level cache does not hold."""
+            tile, _ = self.register_tile(rows, columns, steps, sum_.value.dtype, machine)
+            return length * w_stride * w_bytes > machine.l2 and extent_hint(rows) >= 4 * tile.rows
+
+        is_blocked = length >= self.min_depth and (x_stride > 1 or shares_sets or is_reread())
         is_static = isinstance(rows.extent, int) and isinstance(columns.extent, int)
         near_bytes = machine.l2 // (4 if w_stride and x_stride else 2)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 from compiler.analysis.accesses import Accesses
-from compiler.cost.issue import accessed, computed, converted, operation_cost
+from compiler.cost.issue import accessed, computed, recomputed
 from compiler.cost.machine import Machine
-from compiler.ir.scalar import Expr, Load, PrimitiveCall
+from compiler.ir.scalar import Expr, PrimitiveCall
 from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile.contraction import contraction_of
 from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, dim_hint, stored_buffers, walk
@@ -89,17 +89,10 @@ def saved_cycles(
     table: Accesses, operand: Expr, lane: Range, loop: Range, rows: list[Range], machine: Machine
 ) -> float:
     """Return the cycles saved for one step of the reduction and a tile of columns, over all row tiles."""
-    varying = [e for e in operand.subexprs if lane.var in table.varying_loops(e)]
-    costs = {True: 0, False: 0}  # of multiplications and divisions of floats, and of other arithmetic
-    for e in varying:
-        if isinstance(e, PrimitiveCall):
-            costs[e.dtype.is_float and e.primitive not in ("cast", "bitcast")] += operation_cost(e.primitive, machine)
-    loads = sum(isinstance(e, Load) for e in varying)
+    varying = (e for e in operand.subexprs if lane.var in table.varying_loops(e))
     vectors, height = lane.tile / lane.lanes, prod(r.tile for r in rows)
     products = computed(vectors * height)
-    unpacking = (
-        computed(vectors * costs[True]) + converted(vectors * costs[False], machine) + accessed(vectors * loads, False)
-    )
+    unpacking = recomputed(varying, vectors, machine)
     from_l2 = lane.tile * operand.dtype.bytes / machine.l2_bytes_per_cycle * machine.panel_stall_share
     again = (products + unpacking).cycles(machine)
     read = (products + accessed(vectors, False)).cycles(machine) + from_l2

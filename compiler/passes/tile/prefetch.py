@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import count
+from functools import partial
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -101,25 +101,24 @@ class Prefetch(TilePass):
         for p in panels:
             step_bytes[p.loop.var] += p.bytes
         requests: PrefetchRequests = {}
-        for p in panels:
-            a, loop, numbers = p.access, p.loop, count()
-            for level, distance, reuse in self.choose_distances(table, a, machine):
-                steps = distance // (step_bytes[loop.var] * loop.tile) * loop.tile
-                if not steps or not context.may_apply(
-                    self, f"%{a.buffer} prefetched to L{level}, distance {steps} steps"
-                ):
-                    continue
+
+        def request(
+            a: Access, loop: Range, steps: int, number: int, level: int = 1, reuse: ReuseRange = ANY_REUSE
+        ) -> None:
+            message = f"%{a.buffer} prefetched to L{level}, distance {steps} steps"
+            if steps and context.may_apply(self, message):
                 index = tuple(substitute(d, {loop.var: var(loop.var) + steps}) for d in a.index)
                 chosen = requests.setdefault(id(table.loops[a.loops[-1].var][1]), {})
-                chosen[a.buffer, next(numbers)] = PrefetchStmt(a.buffer, index, level, reuse)
+                chosen[a.buffer, number] = PrefetchStmt(a.buffer, index, level, reuse)
+
+        for p in panels:
+            a, loop = p.access, p.loop
+            for number, (level, distance, reuse) in enumerate(self.choose_distances(table, a, machine)):
+                steps = distance // (step_bytes[loop.var] * loop.tile) * loop.tile
+                request(a, loop, steps, number, level, reuse)
             context.propose(self, None, replace(self, distance=2 * self.distance))
-        for a in table.all:
-            if is_strided(table, a, machine) and context.may_apply(
-                self, f"%{a.buffer} prefetched to L1, distance {self.strided_steps} steps"
-            ):
-                v = a.loops[-1].var
-                index = tuple(substitute(d, {v: var(v) + self.strided_steps}) for d in a.index)
-                requests.setdefault(id(a.stmt), {})[a.buffer, -1] = PrefetchStmt(a.buffer, index)
+        for a in filter(partial(is_strided, table, machine), table.all):
+            request(a, a.loops[-1], self.strided_steps, -1)
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
 
     def panels(self, table: Accesses, context: Context) -> Iterator[Panel]:
@@ -196,7 +195,7 @@ def distant_params(context: Context) -> frozenset[str]:
     return program.external_params(context.kernel)
 
 
-def is_strided(table: Accesses, a: Access, machine: Machine) -> bool:
+def is_strided(table: Accesses, machine: Machine, a: Access) -> bool:
     """Return True if steps of a contraction read vectors of a large input that lie far apart in memory, one step and the next."""
     if not is_contraction(a.stmt) or table.roles[a.buffer] not in ("in", "inout") or a.is_masked:
         return False
