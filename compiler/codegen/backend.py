@@ -20,7 +20,9 @@ from compiler.ir.tile.kernel import Kernel
 from compiler.options import Options
 from compiler.target import Target
 
-QUANTIZED_PASSES = "hoist-quantize,split-reductions,legalize-signedness,integer-contraction,sink-scale,remove-clamps"
+QUANTIZED_PASSES = (
+    "hoist-quantize,split-reductions,legalize-signedness,integer-contraction,sink-scale,remove-clamps,saturate-codes"
+)
 """Contractions of dequantized values read bytes, and scale their sums; values are clamped once."""
 
 FOLDING_PASSES = (

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from compiler.codegen.llvm.addresses import PrefetchedLines
 from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, intrinsic_suffix, literal, llvm_type
 from compiler.codegen.llvm.debug_info import FIRST_SCOPE, DebugInfo
-from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
+from compiler.codegen.llvm.expressions import ExprEmitter
 from compiler.codegen.llvm.kernel_module import NEXT_CHUNK, PhaseBody, parallel_module, serial_module
 from compiler.codegen.llvm.primitives import (
     combine_pairwise,
@@ -25,7 +25,7 @@ from compiler.codegen.llvm.primitives import (
     reduce_lanes,
     splat_constant,
 )
-from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer
+from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer, tile_coords
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
 from compiler.errors import PartialTileError, TargetError
@@ -167,7 +167,8 @@ class KernelEmitter:
         """Store the tile of a value: over the axes of its value, its index, and its privatized buffer."""
         axes = {a.var for a in ev.scope.buffers[stmt.buffer].private_axes} | set(ev.axes(stmt.value))
         axes.update(a for d in stmt.index for a in ev.scope.varying_axes(d))
-        ev.emit_store(stmt.buffer, stmt.index, stmt.value, ev.scope.in_scope_order(axes), stmt.nontemporal)
+        narrowing = self.target.narrowing_instructions(stmt.value.dtype, ev.lanes(stmt.value))
+        ev.emit_store(stmt.buffer, stmt.index, stmt.value, ev.scope.in_scope_order(axes), stmt.nontemporal, narrowing)
 
     def emit_check(self, stmt: tile.BoundsCheck, ev: ExprEmitter) -> None:
         """Record, without a branch, if the value is out of range; `emit_status` reports it once, at the end."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from compiler.codegen.llvm.addresses import AddressEmitter, PrefetchedLines
 from compiler.codegen.llvm.builder import first_lanes_mask, intrinsic_suffix, literal, llvm_type, memory_type
+from compiler.codegen.llvm.narrowing import narrow, packed_registers, saturated_operand
 from compiler.codegen.llvm.primitives import (
     emit_primitive,
     emit_rounded_conversion,
@@ -20,12 +21,13 @@ from compiler.codegen.llvm.primitives import (
 from compiler.codegen.llvm.scope import (
     Axis,
     BoundValue,
-    CodegenScope,
     Coord,
     ElementOffset,
     StorageBuffer,
     TransposeBlock,
+    tile_coords,
 )
+from compiler.codegen.llvm.targets import NarrowingInstructions
 from compiler.codegen.llvm.transpose import interleave, min_block_columns, to_columns, to_rows
 from compiler.cost.machine import CACHE_LINE_BYTES
 from compiler.cost.shuffles import is_deinterleaved
@@ -330,17 +332,46 @@ class ExprEmitter(AddressEmitter):
                                 (f"<{lanes} x ptr> align {dtype.alignment}", pointers), (flags, mask or "splat (i1 true)"), (memory, passthru))  # fmt: skip
 
     def emit_store(
-        self, name: str, index: tuple[Dim, ...], value: Expr, axes: tuple[str, ...], nontemporal: Dim | None
+        self,
+        name: str,
+        index: tuple[Dim, ...],
+        value: Expr,
+        axes: tuple[str, ...],
+        nontemporal: Dim | None,
+        narrowing: NarrowingInstructions | None = None,
     ) -> None:
         """Store a tile over `axes`: per element, per register, or per block that is transposed in registers."""
         element = self.scope.element_offset(name, index)
         is_affine = self.scope.lane_axis(axes) is not None and not self._has_vector_index(index)
-        for coord in self.interleaved_coords(value, tile_coords(self.scope, axes)):
+        coords: Sequence[Coord] = tile_coords(self.scope, axes)
+        if narrowing and is_affine and nontemporal is None:
+            coords = self._store_narrowed(name, element, value, coords, narrowing)
+        for coord in self.interleaved_coords(value, coords):
             block = element.transpose_block(self.scope, coord) if is_affine else None
             if block is None:
                 self._store_element(name, index, value, coord, axes, nontemporal)
             elif block.is_first_column(coord):
                 self._store_transposed(name, element, value, block, coord, nontemporal)
+
+    def _store_narrowed(
+        self, name: str, element: ElementOffset, value: Expr, coords: Sequence[Coord], narrowing: NarrowingInstructions
+    ) -> Sequence[Coord]:
+        """Store neighbouring registers that `narrowing` packs into one vector of bytes; return the coordinates of the others."""
+        buffer, lane, operand = self.scope.buffers[name], self.scope.lane, saturated_operand(value)
+        if operand is None or lane is None:
+            return coords
+        left = list[Coord]()
+        while coords:
+            offset, stride = element.at_coord(self.scope, coords[0])
+            count = packed_registers(coords, lane) if stride == 1 else 0
+            group, coords = coords[: count or 1], coords[count or 1 :]
+            if not count:
+                left += group
+                continue
+            vectors = [self.emit_element(operand, c, lane.lanes) for c in self.interleaved_coords(operand, group)]
+            packed, pointer = narrow(self.b, narrowing, vectors), self.emit_pointer(buffer, offset, group[0])
+            self._store_vector(buffer.type.dtype, count * lane.lanes, packed, pointer, None)
+        return left
 
     def _has_vector_index(self, index: tuple[Dim, ...]) -> bool:
         """Return True if an index uses named values that differ between lanes."""
@@ -465,11 +496,3 @@ def _nontemporal_condition(condition: Dim | None, offsets: Iterable[Dim], lanes:
             return None
         condition = minimum(condition, -mod(IndexExpr(((size_atoms, coef),)), lanes))
     return condition
-
-
-def tile_coords(scope: CodegenScope, axes: tuple[str, ...]) -> list[dict[str, int]]:
-    """Return every coordinate of a tile over `axes`; the lane axis varies fastest."""
-    coords: list[dict[str, int]] = [{}]
-    for a in sorted(axes, key=lambda a: bool(scope.axes[a].lanes)):
-        coords = [{**c, a: k} for c in coords for k in range(scope.axes[a].unroll_count)]
-    return coords

@@ -276,3 +276,11 @@ def _column_coord(axes: Sequence[Axis], number: int) -> Coord:
     for a in reversed(axes):
         number, coord[a.var] = divmod(number, a.tile)
     return coord
+
+
+def tile_coords(scope: CodegenScope, axes: tuple[str, ...]) -> list[dict[str, int]]:
+    """Return every coordinate of a tile over `axes`; the lane axis varies fastest."""
+    coords: list[dict[str, int]] = [{}]
+    for a in sorted(axes, key=lambda a: bool(scope.axes[a].lanes)):
+        coords = [{**c, a: k} for c in coords for k in range(scope.axes[a].unroll_count)]
+    return coords

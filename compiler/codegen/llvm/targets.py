@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 
 from compiler.cost.host import host_machine
 from compiler.cost.machine import AVX2, AVX512, NEON, SSE, Machine
-from compiler.ir.types import DType, bf16x2, f32, i8x4, i16x2, i32, u8x4
+from compiler.ir.types import DType, bf16x2, f32, i8, i8x4, i16x2, i32, u8, u8x4
 from compiler.target import MatrixShape, MemorySpace, Target, is_or_widens
 
 LINUX_X86 = "x86_64-unknown-linux-gnu"
@@ -110,6 +110,31 @@ DOT_INSTRUCTIONS = (
 """Dot products of packed elements, by preference."""
 
 
+@dataclass(frozen=True)
+class NarrowingInstructions:
+    """Instructions that pack two vectors of `bits` bits: i32 to i16 by `to_i16`, and i16 to bytes by `to_byte`.
+
+    What a narrower integer does not hold becomes its least or greatest value.  CPUs with `feature` have them.
+    """
+
+    dtype: DType
+    bits: int
+    feature: str
+    to_i16: str
+    to_byte: str
+
+
+NARROWING_INSTRUCTIONS = tuple(
+    NarrowingInstructions(dtype, bits, feature, f"llvm.x86.{name.format('ssdw')}", f"llvm.x86.{name.format(to_byte)}")
+    for bits, feature, name in (
+        (128, "sse2", "sse2.pack{}.128"),
+        (256, "avx2", "avx2.pack{}"),
+        (512, "avx512bw", "avx512.pack{}.512"),
+    )
+    for dtype, to_byte in ((u8, "uswb"), (i8, "sswb"))
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CPUTarget(Target):
     """A CPU as LLVM names it.
@@ -131,6 +156,11 @@ class CPUTarget(Target):
         """Return the instruction that adds dot products of packed elements in `lanes` lanes, or None."""
         own = (d for d in DOT_INSTRUCTIONS if any(map(self.has_feature, d.features)))
         return next((d for d in own if d.multiplies(lhs, rhs) and lanes * d.accumulator.bits == d.bits), None)
+
+    def narrowing_instructions(self, dtype: DType, lanes: int) -> NarrowingInstructions | None:
+        """Return the instructions that narrow vectors of `lanes` i32 to `dtype` with saturation, or None."""
+        own = (n for n in NARROWING_INSTRUCTIONS if self.has_feature(n.feature))
+        return next((n for n in own if n.dtype == dtype and n.bits == lanes * 32), None)
 
     def lanes(self, bits: int) -> int:
         """Return how many elements of `bits` bits fit one vector register."""

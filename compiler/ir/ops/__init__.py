@@ -22,6 +22,7 @@ from compiler.ir.ops.arithmetic import (
     copysign,
     div,
     floor_divide,
+    fma,
     fmod,
     maximum,
     minimum,

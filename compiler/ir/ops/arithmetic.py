@@ -15,6 +15,10 @@ from compiler.ir.scalar import Const, Expr
 NUMBERS = ("f32", "i64", "f64", "bf16", "i32", "u8")
 
 
+def _fma_reference(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    return torch.addcmul(z.double(), x.double(), y.double()).to(x.dtype)
+
+
 def _quotient(x: Expr, y: Expr) -> Expr:
     """Integer `x / y`, truncated.  Divisors 0 (result 0) and -1 (wrapped negation) would trap in hardware."""
     if isinstance(y, Const) and y.value not in (0, -1):
@@ -94,6 +98,10 @@ sub = declare_op("sub", "x: number, y: number", Elementwise(lambda x, y: x - y),
 mul = declare_op(
     "mul", "x: number, y: number", Elementwise(lambda x, y: x * y), aten=("aten.mul.Tensor", "aten.mul.Scalar", "aten.multiply.Tensor"),
     reference=torch.mul, commutative=True, samples=binary(dtypes=NUMBERS),
+)  # fmt: skip
+fma = declare_op(
+    "fma", "x: float, y: float, z: float", Elementwise(s.fma), reference=_fma_reference,
+    samples=[sample_input("f32[4, 5]", "f32[5]", "f32[]"), sample_input("f32[0, 3]", "f32[3]", "f32[1]")],
 )  # fmt: skip
 div = declare_op(
     "div", "x: float, y: float", Elementwise(lambda x, y: x / y),

@@ -57,6 +57,8 @@ class HoistOperand(TilePass):
             loop = next((r for r in inside if isinstance(table.loops[r.var][1], For) and r.var not in varying), None)
             if loop is None or lane.var not in varying or not isinstance(operand, PrimitiveCall):
                 continue
+            if is_widened_integer(operand):  # its product is one instruction where LLVM sees how narrow it is
+                continue
             dims = [r for r in (*inside[inside.index(loop) + 1 :], *s.ranges) if r.var in varying]
             rows = [r for r in around if not r.lanes]
             if not is_box(dims) or not stays_in_l2(operand, lane, dims, rows, machine):
@@ -70,6 +72,16 @@ class HoistOperand(TilePass):
                 continue
             if saved_cycles(table, operand, lane, loop, rows, machine) > 0:
                 yield operand, loop, dims
+
+
+def is_widened_integer(operand: PrimitiveCall) -> bool:
+    """Return True for an integer that is converted from fewer bits, and for nothing else."""
+    (x, *_) = operand.operands
+    return (
+        operand.primitive == "cast"
+        and all(d.is_integer for d in (operand.dtype, x.dtype))
+        and x.dtype.bits < operand.dtype.bits
+    )
 
 
 def is_box(dims: list[Range]) -> bool:

@@ -95,3 +95,13 @@ LONG = """kernel @k(in %x: f32[2, 12288], const %w: i32[16, 12288], out %y: f32[
 )
 def test_what_stays(text: str) -> None:
     check_pass("hoist-operand", unchanged=text)
+
+
+def test_widened_integers_stay_in_their_products() -> None:
+    machine = replace(AVX512, converts_beside_products=False)
+    kernel = """kernel @k(in %x: u8[64, 64], const %w: i8[9, 64], out %y: i32[64, 64]) {
+      parallel %j in 0..64 tile 16 lanes 16 { for %i in 0..48 tile 12 {
+        %a = reduce add %r in 0..9 unroll 9 { yield cast<i32>(%x[%i + %r, %j]) * cast<i32>(%w[%r, %j]) }
+        store %a, %y[%i, %j]
+      } } }"""
+    check_pass("hoist-operand", unchanged=kernel, machine=machine)

@@ -1,0 +1,117 @@
+"""saturate-codes: codes are clamped as integers, which CPUs do as they narrow them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.ao.quantization.fx._decomposed  # registers quantized_decomposed
+
+import compiler
+from compiler.cost.machine import AVX512, SSE
+from compiler.testing.checks import check_pass
+
+CODES = "%least = maximum %i, 0  %most = minimum %least, 255  %q = cast %most {dtype=u8}"
+CLAMPS = "%low = maximum %z, 0.0  %high = minimum %low, 255.0  %q = cast %high {dtype=u8}"
+SUM = "%s = constant f32[2, 1] [[0.5], [0.25]]  %c = constant f32[2, 1] [[3], [-8]]  %f = cast %x {dtype=f32}  %m = mul %f, %s  %b = add %m, %c"
+SCALED = "%s = constant f32[2, 1] [[1], [0.5]]  %c = constant f32[2, 1] [[6], [-16]]  %f = cast %x {dtype=f32}"
+
+
+def graph(*lines: str, x: str = "f32[2, 20]") -> str:
+    return f"graph(%x: {x}) {{ {'  '.join(lines)}  return %q }}"
+
+
+@pytest.mark.parametrize("factor", [8.0, 3e30], ids=["within 32 bits", "beyond them"])
+def test_bounds_of_codes_are_integers(factor: float) -> None:
+    check_pass(
+        "saturate-codes",
+        before=graph(f"%y = mul %x, {factor}  %r = round %y  %z = add %r, 3.0", CLAMPS),
+        after=graph(
+            f"%y = mul %x, {factor}  %u = minimum %y, 252.0  %r = round %u  %n = cast %r {{dtype=i32}}  %i = add %n, 3",
+            CODES,
+        ),
+        remark="clamped as integers",
+        special=False,  # a conversion of NaN may give any integer
+    )
+
+
+def test_signed_codes_have_their_own_bounds() -> None:
+    check_pass(
+        "saturate-codes",
+        before=graph(
+            "%r = round %x  %low = maximum %r, -128.0  %high = minimum %low, 127.0  %q = cast %high {dtype=i8}"
+        ),
+        after=graph(
+            "%u = minimum %x, 127.0  %r = round %u  %i = cast %r {dtype=i32}",
+            "%least = maximum %i, -128  %most = minimum %least, 127  %q = cast %most {dtype=i8}",
+        ),
+        special=False,
+    )
+
+
+def test_a_scaled_sum_of_integers_is_one_multiply_add() -> None:
+    check_pass(
+        "saturate-codes",
+        before=graph(SUM, "%p = maximum %b, 0.0  %t = mul %p, 2.0  %z = round %t", CLAMPS, x="i32[2, 20]"),
+        after=graph(SCALED, "%a = fma %f, %s, %c  %u = minimum %a, 255.0  %r = round %u  %i = cast %r {dtype=i32}", CODES, x="i32[2, 20]"),
+        machine=AVX512,
+    )  # fmt: skip
+
+
+def test_two_instructions_where_none_fuses_them() -> None:
+    check_pass(
+        "saturate-codes",
+        before=graph(SUM, "%t = mul %b, 2.0  %z = round %t", CLAMPS, x="i32[2, 20]"),
+        after=graph(
+            SCALED, "%m = mul %f, %s  %a = add %m, %c  %u = minimum %a, 255.0  %r = round %u  %i = cast %r {dtype=i32}", CODES, x="i32[2, 20]"
+        ),
+        machine=SSE,
+    )  # fmt: skip
+
+
+def test_an_activation_bounds_codes() -> None:
+    relu6 = "%p = maximum %b, 0.0  %a = minimum %p, 6.0  %t = mul %a, 42.0  %r = round %t  %q = cast %r {dtype=u8}"
+    scaled = "%s = constant f32[2, 1] [[21], [10.5]]  %c = constant f32[2, 1] [[126], [-336]]  %f = cast %x {dtype=f32}"
+    check_pass(
+        "saturate-codes",
+        before=graph(SUM, relu6, x="i32[2, 20]"),
+        after=graph(scaled, "%a = fma %f, %s, %c  %u = minimum %a, 252.0  %r = round %u  %i = cast %r {dtype=i32}", CODES, x="i32[2, 20]"),
+        machine=AVX512,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "%r = round %x  %high = minimum %r, 255.0  %q = cast %high {dtype=u8}",
+        "%r = round %x  %low = maximum %r, 0.0  %q = cast %low {dtype=u8}",
+        "%r = round %x  %low = maximum %r, 1.0  %high = minimum %low, 255.0  %q = cast %high {dtype=u8}",
+        "%r = round %x  %z = add %r, 0.5  " + CLAMPS,
+        "%r = round %x  %z = add %r, -3.0  " + CLAMPS,
+        "%z = add %x, 3.0  " + CLAMPS,
+    ],
+    ids=["no least", "no greatest", "another least", "no integer", "negative zero point", "truncated"],
+)
+def test_what_stays(lines: str) -> None:
+    check_pass("saturate-codes", unchanged=graph(lines), special=False)
+
+
+def test_a_sum_that_others_read_is_scaled_once() -> None:
+    before = graph(SUM, "%t = mul %b, 2.0  %z = round %t", CLAMPS, x="i32[2, 20]").replace("return %q", "return %q, %b")
+    after = graph(
+        SUM, "%t = mul %b, 2.0  %u = minimum %t, 255.0  %r = round %u  %i = cast %r {dtype=i32}", CODES, x="i32[2, 20]"
+    )
+    check_pass("saturate-codes", before=before, after=after.replace("return %q", "return %q, %b"))
+
+
+@pytest.mark.parametrize("target", ["host", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("columns", [16, 32, 64, 80, 112, 133])
+@pytest.mark.parametrize(("dtype", "zero"), [(torch.uint8, 128), (torch.int8, 0)])
+def test_compiled_codes(target: str, columns: int, dtype: torch.dtype, zero: int) -> None:
+    def quantize(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.05, zero, *codes, dtype)
+
+    codes = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    x = torch.linspace(-9, 9, 14 * columns).reshape(14, columns)
+    x[0, :6] = torch.tensor([float("inf"), -float("inf"), 1e30, -1e30, 3e9, -3e9])
+    compiled = compiler.compile(quantize, (x,), options={"target": target})
+    assert torch.equal(compiled(x), quantize(x))
