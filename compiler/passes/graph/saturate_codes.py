@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.analysis.quantized_value import CODES
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, constant_node
-from compiler.ir.graph.structure import Elementwise, elementwise_expr, highest, is_cast, lowest
+from compiler.ir.graph.structure import Elementwise, elementwise_expr, is_cast
 from compiler.ir.scalar import PrimitiveCall, Ref
-from compiler.ir.types import DType, f32, i32
+from compiler.ir.types import f32, i32, u8
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.fold import constant_sources, constant_values
 
@@ -36,8 +35,8 @@ class SaturateCodes(GraphPass):
       ->
     %r = cast (round (minimum %x, 252.0)) {dtype=i32}  %q = cast (minimum (maximum (add %r, 3), 0), 255) {dtype=u8}
 
-    The bound from above keeps integers within 32 bits; floats below them become the least integer.  A ReLU whose bound is
-    the least code is such a clamp too.  Between a sum of integers and the codes, constant factors and summands become one
+    The bound from above keeps integers within 32 bits; floats below them, and NaN, become the least integer and code 0.
+    A ReLU is such a clamp too.  Codes with a sign stay as they are: theirs of NaN is 0, not the least one.  Between a sum of integers and the codes, constant factors and summands become one
     multiply-add: a value near the middle of two codes may become the other one.
     """
 
@@ -47,7 +46,7 @@ class SaturateCodes(GraphPass):
         constants = constant_sources(ir)
         new: dict[Node, Node] = {}
         for n in ir.nodes:
-            if isinstance(n.result_type, tuple) or n.dtype not in CODES or n in constants:
+            if isinstance(n.result_type, tuple) or n.dtype != u8 or n in constants:
                 continue
             codes = saturated(ir, n, constants, fuses=context.machine.fma_instructions == 1)
             if codes is not None and context.may_apply(self, "clamped as integers", n):
@@ -80,7 +79,7 @@ class ClampedValue:
 
 
 def saturated(graph: Graph, n: Node, constants: Collection[Node], *, fuses: bool) -> Node | None:
-    """Return codes `n` clamped as integers; None if they are not rounded, or not clamped to the whole range of their dtype.
+    """Return codes `n` clamped as integers; None if they are not rounded, or not clamped to the whole range of u8.
 
     A factor and a summand are one `fma` if the machine `fuses` them.
     """
@@ -94,12 +93,10 @@ def saturated(graph: Graph, n: Node, constants: Collection[Node], *, fuses: bool
         return None
     before = _of_integers(graph, ClampedValue(codes.x.operands[0]), constants)
     low, high = (np.round(bound) + zero for bound in (before.low, before.high))
-    if (low > lowest(n.dtype)).any() or (np.maximum(low, codes.low) != lowest(n.dtype)).any():
-        return None
-    if (np.minimum(high, codes.high) > highest(n.dtype)).any():
+    if (low > 0).any() or (np.maximum(low, codes.low) != 0).any() or (np.minimum(high, codes.high) > 255).any():
         return None
     bound = np.where(high <= codes.high, before.high, np.minimum(before.high, codes.high - zero))
-    return _clamped(before, bound, int(zero), n.dtype, fuses)
+    return _clamped(before, bound, int(zero), fuses)
 
 
 def _through_constants(value: ClampedValue, constants: Collection[Node], graph: Graph | None = None) -> ClampedValue:
@@ -120,7 +117,7 @@ def _of_integers(graph: Graph, value: ClampedValue, constants: Collection[Node])
     return scaled if is_cast(scaled.x) and scaled.x.operands[0].dtype.is_integer else value
 
 
-def _clamped(value: ClampedValue, high: Numbers, zero: int, dtype: DType, fuses: bool) -> Node:
+def _clamped(value: ClampedValue, high: Numbers, zero: int, fuses: bool) -> Node:
     """Return the codes of a scaled value that is at most `high` and is clamped as integers."""
     x = value.x
     if fuses and (value.factor != 1).any() and (value.shift != 0).any():
@@ -130,7 +127,7 @@ def _clamped(value: ClampedValue, high: Numbers, zero: int, dtype: DType, fuses:
         x = ops.add(x, _constant(value.shift)) if (value.shift != 0).any() else x
     x = ops.cast(ops.round_(ops.minimum(x, _constant(high))), dtype=i32)
     x = ops.add(x, zero) if zero else x
-    return ops.cast(ops.minimum(ops.maximum(x, int(lowest(dtype))), int(highest(dtype))), dtype=dtype)
+    return ops.cast(ops.minimum(ops.maximum(x, 0), 255), dtype=u8)
 
 
 def _numbers(constant: Node) -> Numbers:
