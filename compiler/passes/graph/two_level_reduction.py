@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -9,9 +10,9 @@ from compiler.analysis.plain_reductions import reduced_dims
 from compiler.cost.issue import operation_cost
 from compiler.cost.machine import Machine
 from compiler.ir import ops
-from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Reduction
+from compiler.ir.graph.structure import Elementwise, Reduction
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.two_level_scan import reduce_op
 
@@ -25,7 +26,7 @@ class TwoLevelReduction(GraphPass):
 
     Blocks are equal slices of the outermost reduced dimension, at least `steps_per_thread` for each thread, and fit half of
     the first-level cache where it has such a divisor, but are at most `max_excess` times more than that takes.  Applies
-    where threads would idle for longer than a second kernel takes.
+    where threads would idle for longer than a second kernel takes, and than rows take to be read again that one kernel keeps in cache.
     """
 
     name = "two-level-reduction"
@@ -34,11 +35,11 @@ class TwoLevelReduction(GraphPass):
     max_excess: int = 8
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        found = ((n, self.blocks(n, context.machine)) for n in ir.nodes)
+        found = ((n, self.blocks(ir, n, context.machine)) for n in ir.nodes)
         chosen = {n: b for n, b in found if b and context.may_apply(self, f"reduced in {b} blocks, then these", n)}
         return ir.replace_nodes({n: two_level_reduction(n, b).with_name(n.name) for n, b in chosen.items()})
 
-    def blocks(self, n: Node, machine: Machine) -> int:
+    def blocks(self, ir: Graph, n: Node, machine: Machine) -> int:
         """Return the number of blocks of each row of `n`, or 0 to leave it as it is."""
         dims = reduced_dims(n)
         if not dims or n.dtype.is_reduced_float or not n.type.is_static or not n.operands[0].type.is_static:
@@ -56,7 +57,21 @@ class TwoLevelReduction(GraphPass):
         counts = [b for b in range(max(2, steps), most + 1) if outer % b == 0]
         count = next((b for b in counts if b >= fitting), max(counts, default=0))
         idle = seconds * (machine.idle_factor(rows) - 1)
-        return count if idle > machine.round_trip_seconds(rows * count * n.dtype.bytes) else 0
+        again = (
+            machine.traffic_seconds(prod(x.type.static_shape()) * x.dtype.bytes)
+            if row_bytes <= machine.l1 and is_read_again(ir, x)
+            else 0.0
+        )
+        return count if idle > again + machine.round_trip_seconds(rows * count * n.dtype.bytes) else 0
+
+
+def is_read_again(graph: Graph, x: Node) -> bool:
+    """Return True if others read `x` as well, or a value of its shape that it is computed from element by element."""
+
+    def operands(n: Node) -> Sequence[Node]:
+        return [o for o in n.operands if o.shape == x.shape] if isinstance(n.structure, Elementwise) else ()
+
+    return any(len(graph.users[n]) > 1 for n in reachable([x], operands))
 
 
 def two_level_reduction(n: Node, count: int) -> Node:

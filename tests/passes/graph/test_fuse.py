@@ -61,6 +61,13 @@ def test_products_that_reread_their_matrices_are_separate_kernels() -> None:
     assert "matmul shrinks its operands: materialized" in refusals(GATED.format(rows=8))[0]
 
 
+def test_products_that_are_added_are_separate_if_they_share_rows() -> None:
+    """A sum over the columns of a product would take each column of the matrix alone, for all rows of %x."""
+    text = "graph(%x: f32[16, 64], %w: f32[64, 96]) {{ %p = matmul %x, %w  %y = {op} %p {{dims=[1]}}  return %y }}"
+    assert kernels(text.format(op="sum")) == [["matmul"], ["sum"]]
+    assert kernels(text.format(op="amax").replace("16,", "1,")) == [["matmul", "amax"]]
+
+
 def test_disabled_fusion_makes_a_kernel_of_every_op() -> None:
     text = "graph(%x: f32[4]) { %s = sigmoid %x  %y = mul %s, %x  return %y }"
     assert kernels(text, "fuse{enabled=false}") == [["sigmoid"], ["mul"]]
