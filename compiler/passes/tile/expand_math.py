@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from compiler.ir import scalar
@@ -26,43 +27,59 @@ class ExpandMath(TilePass):
     name = "expand-math"
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
+        def is_expanded(e: PrimitiveCall) -> bool:
+            if e.primitive not in expansions.EXPANSIONS:
+                return False
+            may_apply = context.may_apply(self, f"{e.primitive} expanded", required=True, remark=False)
+            context.count(self, e.primitive, int(may_apply))
+            return may_apply
+
         def has_expandable_calls(stmt: Stmt) -> bool:
-            """Return True if the statement itself calls a function to expand."""
             return any(e.primitive in expansions.EXPANSIONS for value in tile.stmt_exprs(stmt) for e in value.calls)
 
-        if not any(map(has_expandable_calls, tile.walk(ir.body))):
-            return ir
-        fresh = NameSupply(ir)
+        return with_expanded_calls(ir, has_expandable_calls, is_expanded, expansions.expand)
 
-        def expand_calls(value: Expr) -> tuple[list[Stmt], Expr]:
-            """Return bindings, and the value in terms of them."""
-            lets: list[Stmt] = []
 
-            def bind(e: Expr) -> Expr:
-                if isinstance(e, (Ref, Const)):
-                    return e
-                name = fresh("m")
-                lets.append(Let(name, e))
-                return Ref(e.dtype, name)
+def with_expanded_calls(
+    ir: Kernel,
+    has_expandable_calls: Callable[[Stmt], bool],
+    is_expanded: Callable[[PrimitiveCall], bool],
+    expand: Callable[[PrimitiveCall], Expr],
+) -> Kernel:
+    """Replace calls in statements of `ir` by `expand(call)`, whose operands are names or constants and at least of f32.
 
-            def rule(e: Expr) -> Expr:
-                if not (isinstance(e, PrimitiveCall) and e.primitive in expansions.EXPANSIONS):
-                    return e
-                if not context.may_apply(self, f"{e.primitive} expanded", required=True, remark=False):
-                    return e
-                wide = e.dtype.compute
-                call = PrimitiveCall(wide, e.primitive, tuple(bind(a.to(wide)) for a in e.operands))
-                context.count(self, e.primitive)
-                return scalar.bind_common_subexprs(expansions.expand(call), bind).to(e.dtype)
+    Only statements that have expandable calls themselves are looked at.  What is used more than once is bound before the statement.
+    """
+    if not any(map(has_expandable_calls, tile.walk(ir.body))):
+        return ir
+    fresh = NameSupply(ir)
 
-            return lets, scalar.transform(value, rule)
+    def expand_calls(value: Expr) -> tuple[list[Stmt], Expr]:
+        """Return bindings, and the value in terms of them."""
+        lets: list[Stmt] = []
 
-        def expand_statement(stmt: Stmt) -> Block:
-            if not isinstance(stmt, (Let, Store, Reduce)) or not has_expandable_calls(stmt):
-                return (stmt,)
-            lets, value = expand_calls(stmt.value)
-            if isinstance(stmt, Reduce):
-                return (replace(stmt, body=(*stmt.body, *lets), value=value),)
-            return (*lets, replace(stmt, value=value))
+        def bind(e: Expr) -> Expr:
+            if isinstance(e, (Ref, Const)):
+                return e
+            name = fresh("m")
+            lets.append(Let(name, e))
+            return Ref(e.dtype, name)
 
-        return ir.with_body(tile.expand_stmts(ir.body, expand_statement))
+        def rule(e: Expr) -> Expr:
+            if not (isinstance(e, PrimitiveCall) and is_expanded(e)):
+                return e
+            wide = e.dtype.compute
+            call = PrimitiveCall(wide, e.primitive, tuple(bind(a.to(wide)) for a in e.operands))
+            return scalar.bind_common_subexprs(expand(call), bind).to(e.dtype)
+
+        return lets, scalar.transform(value, rule)
+
+    def expand_statement(stmt: Stmt) -> Block:
+        if not isinstance(stmt, (Let, Store, Reduce)) or not has_expandable_calls(stmt):
+            return (stmt,)
+        lets, value = expand_calls(stmt.value)
+        if isinstance(stmt, Reduce):
+            return (replace(stmt, body=(*stmt.body, *lets), value=value),)
+        return (*lets, replace(stmt, value=value))
+
+    return ir.with_body(tile.expand_stmts(ir.body, expand_statement))

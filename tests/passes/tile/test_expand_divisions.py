@@ -1,0 +1,46 @@
+"""expand-divisions: a loop of vectors multiplies by the reciprocal of what it divides by."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.cost.machine import AVX512, SSE
+from compiler.testing.checks import check_pass
+
+KERNEL = """kernel @k(in %x: f32[5, 256], in %s: f32[5, 256], out %y: f32[5, 256]) {{
+  parallel %i in 0..5 {{ %t = reduce add %k in 0..256 {{ yield %x[%i, %k] }}  for %j in 0..256 tile 64 lanes 16 {{ {body} }} }} }}"""
+MULTIPLIED = """%n = %x[%i, %j]  %scale = where(abs(%t) < 1.0842021724855044e-19, 9.223372036854776e+18:f32, 1.0)
+  %a = %n * %scale  %b = %t * %scale  %r = 1.0 / %b  %p = %a * %r  %d = fma(-%p, %b, %a)  %size = abs(%d)
+  store where((%size > 0.0) & (%size < inf), fma(%d, %r, %p), %p), %y[%i, %j]"""
+
+
+def test_a_row_is_divided_by_its_sum() -> None:
+    check_pass(
+        "expand-divisions",
+        before=KERNEL.format(body="store %x[%i, %j] / %t, %y[%i, %j]"),
+        after=KERNEL.format(body=MULTIPLIED),
+        remark="divisions by the same number multiply by its reciprocal",
+        machine=AVX512,
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "store %x[%i, %j] / %s[%i, %j], %y[%i, %j]",
+        "store %t / %s[%i, %j], %y[%i, %j]",
+        "store %x[%i, %j] * (1.0 / %t), %y[%i, %j]",
+    ],
+    ids=["other divisors", "one dividend", "numbers"],
+)
+def test_what_stays(body: str) -> None:
+    check_pass("expand-divisions", unchanged=KERNEL.format(body=body), machine=AVX512)
+
+
+def test_short_rows_stay() -> None:
+    short = KERNEL.format(body="store %x[%i, %j] / %t, %y[%i, %j]").replace("256", "48").replace("tile 64", "tile 48")
+    check_pass("expand-divisions", unchanged=short, machine=AVX512)
+
+
+def test_two_instructions_for_a_multiply_add_stay() -> None:
+    check_pass("expand-divisions", unchanged=KERNEL.format(body="store %x[%i, %j] / %t, %y[%i, %j]"), machine=SSE)
