@@ -67,8 +67,8 @@ class TwoLevelArgmax(GraphPass):
 
 def match_first_index(n: Node) -> Node | None:
     """Return the extreme value, along one dimension, whose first index `n` is; None for any other node."""
-    dims = reduced_dims(n) if n.operands and n.result_type == n.type and n.dtype == i64 else ()
-    if len(dims) != 1:
+    dims = reduced_dims(n)
+    if len(dims) != 1 or n.dtype != i64:
         return None
     keepdim = n.type.rank == n.operands[0].type.rank
 

@@ -88,3 +88,11 @@ def test_long_rows_in_memory_are_searched(text: str, searched: bool) -> None:
     context = Context()
     run_pipeline(parse_graph(text), "decompose,canonicalize,two-level-argmax", context)
     assert any("searched in blocks" in r.message for r in context.remarks) == searched
+
+
+def test_nodes_with_several_results_are_left_alone() -> None:
+    check_pass(
+        SMALL,
+        unchanged="""graph(%x: f32[4, 9]) { %t = topk %x {k=3, dim=1}  %i = tuple_get %t {index=1}
+          %y = amin %i {dims=[1]} return %y }""",
+    )
