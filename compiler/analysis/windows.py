@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.analysis.contraction_nodes import operand_positions
+from compiler.analysis.contraction_nodes import is_contraction_node, operand_positions
 from compiler.analysis.convolution_match import match_padding
 from compiler.analysis.plain_reductions import is_plain_reduction
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import IDENTITIES, IndexMap, Leaf, Reduction, index_vars, is_permutation
+from compiler.ir.graph.structure import IDENTITIES, IndexMap, Leaf, Reduction, index_vars, is_permutation, is_view
 from compiler.ir.symbolic.affine import coefficient
-from compiler.ir.symbolic.index_expr import var
+from compiler.ir.symbolic.index_expr import Dim, var
+from compiler.ir.tile.kernel import dim_hint
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,24 @@ def match_padded_windows(n: Node) -> PaddedWindows | None:
     margins = tuple((b, a) for b, a in padding[first:] if isinstance(b, int) and isinstance(a, int))
     each = tuple(windows.get(k, Window(k, 1, 1, 1)) for k in range(first, n.type.rank))
     return PaddedWindows(n, each, margins) if len(margins) == len(each) else None
+
+
+def adds_overlapping_products(n: Node) -> bool:
+    """Return True if `n` adds results of a contraction, seen through views, in windows that overlap."""
+    if not isinstance(n.structure, Reduction) or n.structure.combine != "add" or len(n.operands) != 1:
+        return False
+    (source,), extents = n.operands, n.structure.domain(n).extents
+    while is_view(source.structure, source) and len(source.operands) == 1:
+        (source,) = source.operands
+    if not is_contraction_node(source):
+        return False
+
+    def overlaps(d: Dim) -> bool:
+        strides = [abs(coefficient(d, f"i{k}") or 0) for k in range(n.type.rank)]
+        reach = max((abs(coefficient(d, f"r{k}") or 0) * dim_hint(e) for k, e in enumerate(extents)), default=0)
+        return any(0 < s < reach for s in strides)
+
+    return any(map(overlaps, operand_positions(n)[0]))
 
 
 def contiguous_dim(n: Node) -> int | None:

@@ -34,7 +34,7 @@ FOLDING_PASSES = (
 UNFUSED_PASSES = f"dce,decompose,canonicalize,flush-exponentials,{QUANTIZED_PASSES},{FOLDING_PASSES}"
 """Expand composite ops, and choose what is computed; what follows chooses how it is shared and fused."""
 
-GRAPH_PASSES = f"{UNFUSED_PASSES},sink-gather,separate-windows,two-level-reduction,lower-to-col2im,winograd,eliminate-padding,cse,fuse"
+GRAPH_PASSES = f"{UNFUSED_PASSES},sink-gather,separate-windows,two-level-argmax,two-level-reduction,lower-to-col2im,winograd,eliminate-padding,cse,fuse"
 """Graph IR to Graph IR.  Expand composite ops, multiply bytes, fold constants, save arithmetic, share long reductions, fuse."""
 
 FAST_GRAPH_PASSES = f"{GRAPH_PASSES},-fuse,fuse{{max-nodes=16}}"

@@ -24,7 +24,7 @@ from compiler.ir.ops.rules import (
     padding_guards,
     window_count,
 )
-from compiler.ir.ops.views import permute, reshape, slice_
+from compiler.ir.ops.views import flip, permute, reshape, slice_
 from compiler.ir.symbolic.index_expr import Dim, ceildiv, floordiv
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DType, TensorType, broadcast_index, broadcast_shapes, f32, i32
@@ -365,8 +365,11 @@ Results whose indices have the same remainder by the stride form a phase: a conv
 
 
 def _transposed(node: Node, x: Node, weight: Node, bias: Node | None = None) -> Node:
-    """Dilate the weight, pad the input such that every tap exists, and convolve by phases."""
+    """Dilate the weight, pad the input such that every tap exists, and convolve by phases, or once if the stride is 1."""
     a, size = node.attrs, node.shape[2:]
+    wide = _sum_dtype_before_bias(x.dtype) if bias is not None else None
+    if margins := _margins_of_stride_1(node, x, weight):
+        return _with_bias(_with_flipped_weight(node, x, weight, margins, wide), bias, node.dtype)
     for k, step in enumerate(a["dilation"]):
         weight = _dilate(weight, 2 + k, step)
     taps = [ceildiv(k, s) for k, s in zip(weight.shape[2:], a["stride"], strict=True)]
@@ -374,9 +377,32 @@ def _transposed(node: Node, x: Node, weight: Node, bias: Node | None = None) -> 
     last = [floordiv(n - 1 + p, s) for n, p, s in zip(size, a["padding"], a["stride"], strict=True)]
     missing = [e - n + 1 for e, n in zip(last, x.shape[2:], strict=True)]
     high = [max(e, 0) if isinstance(e, int) else e for e in missing]
-    wide = _sum_dtype_before_bias(x.dtype) if bias is not None else None
     attrs = {"stride": a["stride"], "start": a["padding"], "size": size, "groups": a["groups"], "dtype": wide}
     return _with_bias(conv_phases(pad_spatial(x, low, high), weight, **attrs), bias, node.dtype)
+
+
+def _margins_of_stride_1(node: Node, x: Node, weight: Node) -> list[tuple[int, int]]:
+    """Return the zeros before and after the image by dimension with which an ordinary convolution computes `node`; [] if none does."""
+    a = node.attrs
+    reach = [d * (k - 1) for k, d in zip(weight.shape[2:], a["dilation"], strict=True)]
+    dims = zip(reach, a["padding"], node.shape[2:], x.shape[2:], strict=True)
+    margins = [(r - p, size + p - n) for r, p, size, n in dims]
+    known = [
+        (low, high) for low, high in margins if isinstance(low, int) and isinstance(high, int) and min(low, high) >= 0
+    ]
+    return known if len(known) == len(margins) and all(s == 1 for s in a["stride"]) else []
+
+
+def _with_flipped_weight(
+    node: Node, x: Node, weight: Node, margins: Sequence[tuple[int, int]], dtype: DType | None
+) -> Node:
+    """Return transposed convolution `node` of stride 1 as an ordinary one, whose weight is turned around."""
+    groups, taps, spatial = node.attrs["groups"], weight.shape[2:], tuple(range(2, x.type.rank))
+    by_group = reshape(weight, shape=(groups, weight.shape[0] // groups, *weight.shape[1:]))
+    outputs = permute(by_group, dims=(0, 2, 1, *(d + 1 for d in spatial)))
+    turned = flip(reshape(outputs, shape=(node.shape[1], weight.shape[0] // groups, *taps)), dims=spatial)
+    low, high = zip(*margins, strict=True)
+    return conv(pad_spatial(x, low, high), turned, **{k: node.attrs[k] for k in CONV_ATTRS}, dtype=dtype)
 
 
 def _dilate(x: Node, dim: int, step: int) -> Node:

@@ -136,17 +136,22 @@ def _argminmax_type(s: Signature) -> TensorType:
     return TensorType(i64, reduced_shape(s.types[0].shape, [s.attrs["dim"]], s.attrs["keepdim"]))
 
 
+def first_index(x: Node, extreme: Node, dim: int, keepdim: bool) -> Node:
+    """Return the first index along `dim` at which `x` is its `extreme` value; NaN is more extreme than any number."""
+    is_extreme = eq(x, extreme)
+    if x.dtype.is_float:
+        is_extreme = or_(is_extreme, isnan(x))
+    extent, index = x.shape[dim], iota_along(x.shape, dim)
+    end = scalar_constant(extent, i64) if isinstance(extent, int) else dim_value(value=extent)
+    return amin(where(is_extreme, index, end), dims=(dim,), keepdim=keepdim)
+
+
 def _first_minmax_index(extreme: Op) -> Callable[..., Node]:
-    """Expansion to the first index of the extreme value; NaN is more extreme than any number."""
+    """Expansion to the first index of the extreme value."""
 
     def expand(node: Node, x: Node) -> Node:
-        dim, keepdim = node.attrs["dim"], node.attrs["keepdim"]
-        is_extreme = eq(x, extreme(x, dims=(dim,), keepdim=True))
-        if x.dtype.is_float:
-            is_extreme = or_(is_extreme, isnan(x))
-        extent, index = x.shape[dim], iota_along(x.shape, dim)
-        end = scalar_constant(extent, i64) if isinstance(extent, int) else dim_value(value=extent)
-        return amin(where(is_extreme, index, end), dims=(dim,), keepdim=keepdim)
+        dim = node.attrs["dim"]
+        return first_index(x, extreme(x, dims=(dim,), keepdim=True), dim, node.attrs["keepdim"])
 
     return expand
 

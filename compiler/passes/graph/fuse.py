@@ -12,6 +12,7 @@ from compiler.analysis.operand_reuse import reread_bytes
 from compiler.analysis.placement import concat_offsets, copy_and_fill_kernel
 from compiler.analysis.reduction_domains import reads_once
 from compiler.analysis.structural_key import group_key
+from compiler.analysis.windows import adds_overlapping_products
 from compiler.cost.estimates import TIE, prefers_epilogue, unscheduled_seconds
 from compiler.cost.machine import Machine
 from compiler.errors import LoweringError
@@ -410,6 +411,8 @@ class GroupSearch:
         machine = self.context.machine
         if (problem := self.context.row_problem(kernel)) and not uses_online_softmax(kernel, machine):
             return problem
+        if any(map(adds_overlapping_products, body.nodes)):
+            return "each tap would load the pixels of its products again: materialized"
         sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
         read = preorder([o for n in sums for o in n.operands], frozenset(body.nodes))
         share_nothing = all(map(reads_once, sums)) and frozenset(sums).isdisjoint(read)

@@ -1,4 +1,4 @@
-"""Transposed convolutions as one matrix product, whose results are added where windows overlap."""
+"""Convolutions with few result channels as one matrix product, whose results are added where windows overlap."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from compiler.analysis.convolution_match import TransposedWindow, match_transposed_convolution, match_zero_padding
+from compiler.analysis.convolution_match import match_convolution, match_transposed_convolution, match_zero_padding
 from compiler.analysis.padded_tiles import slice_region
+from compiler.analysis.quantized_value import is_known
 from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
@@ -15,7 +16,7 @@ from compiler.ir.graph.node import Node
 from compiler.ir.symbolic.index_expr import Dim, product
 from compiler.ir.tile.kernel import dim_hint
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.graph.fold import is_known_finite
+from compiler.passes.graph.fold import constant_values, is_known_finite
 
 
 @register
@@ -25,9 +26,10 @@ class LowerToCol2im(GraphPass):
 
     %y = conv_phases %x, %w {stride=[2], ...}   ->   %s = matmul %w, %x   %y = col2im %s {stride=[2], ...}
 
-    Both forms multiply as often.  A transposed convolution reads the image once for each tap, and its lanes lie along pixels
-    if it has few result channels; the product has a row for each tap of each of them.  Windows that do not overlap are put
-    side by side.  Applies if the cost model estimates less than `max_time_ratio` of the time (0 disables the pass).
+    Both forms multiply as often.  A convolution reads the image once for each tap, and its lanes lie along pixels if it has
+    few result channels; the product has a row for each tap of each of them.  Windows that do not overlap are put side by
+    side.  Applies to transposed convolutions, and to others of stride 1, if the cost model estimates less than
+    `max_time_ratio` of the time (0 disables the pass).
 
     Groups are a batch of products, each of which adds at least a vector of terms.
 
@@ -35,13 +37,13 @@ class LowerToCol2im(GraphPass):
     """
 
     name = "lower-to-col2im"
-    max_time_ratio: float = 0.8
+    max_time_ratio: float = 0.9
 
     def run(self, ir: Graph, context: Context) -> Graph:
         new: dict[Node, Node] = {}
         for n in ir.nodes:
-            window = match_transposed_convolution(n)
-            if window is None or max(window.stride) == 1:
+            window = match_window(n)
+            if window is None:
                 continue
             if window.groups > 1 and dim_hint(n.operands[1].shape[0]) < window.groups * context.machine.lanes(32):
                 context.missed(self, "the sums of a group are shorter than a vector", n)
@@ -54,56 +56,102 @@ class LowerToCol2im(GraphPass):
         return ir.replace_nodes(new)
 
 
-def direct_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:
-    """Estimate the cycles of transposed convolution `n`.
+@dataclass(frozen=True)
+class ScatterWindow:
+    """Where a pixel adds its products by spatial dimension: with tap `k`, pixel `l` to result `l * stride + k * dilation - start`.
+
+    `weight` is [channels, result channels of a group, *taps].
+    """
+
+    weight: Node
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    start: tuple[int, ...]
+    groups: int = 1
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Taps of the window."""
+        return self.weight.type.static_shape()[2:]
+
+
+def match_window(n: Node) -> ScatterWindow | None:
+    """Return the window of a transposed convolution or of one of stride 1 with several taps; None for any other node.
+
+    Result `i` of the latter reads pixel `i + t * dilation` with tap `t`: the last tap of a pixel comes first.
+    """
+    if (transposed := match_transposed_convolution(n)) is not None and max(transposed.stride) > 1:
+        steps = zip(transposed.start, transposed.taps, transposed.stride, strict=True)
+        start = tuple(b + (t - 1) * s for b, t, s in steps)
+        ones = (1,) * len(start)
+        return ScatterWindow(n.operands[1], transposed.stride, ones, start, transposed.groups)
+    if (window := match_convolution(n)) is None or max(window.stride) > 1 or not n.operands[1].type.is_static:
+        return None
+    spatial, taps = tuple(range(2, n.type.rank)), n.operands[1].type.static_shape()[2:]
+    if prod(taps) < 2:
+        return None
+    weight = ops.permute(ops.flip(n.operands[1], dims=spatial), dims=(1, 0, *spatial))
+    start = tuple((k - 1) * d for k, d in zip(taps, window.dilation, strict=True))
+    return ScatterWindow(weight, window.stride, window.dilation, start)
+
+
+def direct_cycles(n: Node, window: ScatterWindow, machine: Machine) -> float:
+    """Estimate the cycles of convolution `n`.
 
     Lanes along pixels load a vector of them for each tap, from the second-level cache, and as many taps for each remainder by
     the stride; lanes along channels may be idle.
     """
-    (pixels, inputs), (outputs, taps) = problem_sizes(n)
-    lanes, padded_taps = machine.lanes(n.dtype.compute.bits), prod(window.taps) * prod(window.stride)
+    image, inputs, outputs = problem_sizes(n.operands[0], window)
+    lanes, pixels = machine.lanes(n.dtype.compute.bits), prod(map(dim_hint, (n.shape[0], *n.shape[2:])))
+    taps = prod(-(-k // s) for k, s in zip(window.taps, window.stride, strict=True))
     load = machine.l2_line_cycles + machine.unaligned_cost / machine.loads_per_cycle
-    along_pixels = padded_taps * (outputs / machine.fma_per_cycle + load) / lanes
-    along_channels = taps * -(-outputs // lanes) / machine.fma_per_cycle / machine.products_efficiency
-    return pixels * inputs * min(along_pixels, along_channels)
+    along_pixels = pixels * taps * (outputs / machine.fma_per_cycle + load) / lanes
+    along_channels = (
+        image * prod(window.taps) * -(-outputs // lanes) / machine.fma_per_cycle / machine.products_efficiency
+    )
+    return inputs * min(along_pixels, along_channels)
 
 
-def product_cycles(n: Node, window: TransposedWindow, machine: Machine) -> float:
+def product_cycles(n: Node, window: ScatterWindow, machine: Machine) -> float:
     """Estimate the cycles of the same as a product and sums of what overlaps, beyond storing the results."""
-    (pixels, inputs), (outputs, taps) = problem_sizes(n)
-    results = pixels * outputs * taps * window.groups
+    pixels, inputs, outputs = problem_sizes(without_padding(n, window)[0], window)
+    results = pixels * outputs * prod(window.taps) * window.groups
     vectors = results / machine.lanes(n.dtype.compute.bits)
     multiply_adds = vectors * (inputs // window.groups) / machine.fma_per_cycle / machine.products_efficiency
-    adds = vectors * (machine.unaligned_cost / machine.loads_per_cycle + 1 / machine.fma_per_cycle)
+    load = machine.l2_line_cycles + machine.unaligned_cost / machine.loads_per_cycle
+    adds = vectors * (machine.l2_line_cycles + load + 1 / machine.fma_per_cycle)
     moved_bytes = 2 * max(0, results * n.dtype.compute.bytes - machine.l2)
     return multiply_adds + adds + moved_bytes / machine.l3_bytes_per_cycle
 
 
-def problem_sizes(n: Node) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return pixels of all images, with their padding, and input channels; result channels of a group and taps of the window."""
-    image, weight = (tuple(map(dim_hint, o.shape)) for o in n.operands)
-    return (image[0] * prod(image[2:]), image[1]), (weight[1], prod(weight[2:]))
+def problem_sizes(image: Node, window: ScatterWindow) -> tuple[int, int, int]:
+    """Return pixels of all images, input channels, and result channels of a group."""
+    (batch, channels, *area), outputs = map(dim_hint, image.shape), dim_hint(window.weight.shape[1])
+    return batch * prod(area), channels, outputs
 
 
-def as_product(n: Node, window: TransposedWindow) -> Node:
-    """Return transposed convolution `n` as a product of its weight with all pixels, and what puts the results in place."""
-    image, weight = n.operands
-    may_skip_padding = max(window.taps) > 1 and is_known_finite(weight)
-    image, start = without_padding(image, window) if may_skip_padding else with_padding(image, window)
+def as_product(n: Node, window: ScatterWindow) -> Node:
+    """Return convolution `n` as a product of its weight with all pixels, and what puts the results in place."""
+    weight = window.weight
+    image, start = without_padding(n, window)
     total = n.dtype.compute if n.dtype.is_float else n.dtype
     groups, (batch, channels) = (window.groups,) if window.groups > 1 else (), image.shape[:2]
     inputs, outputs = channels // window.groups, weight.shape[1] * window.groups
     by_group = ops.reshape(weight, shape=(*groups, inputs, product(weight.shape[1:])))
-    rows = ops.permute(by_group, dims=(*range(len(groups)), len(groups) + 1, len(groups)))
+    rows = folded(ops.permute(by_group, dims=(*range(len(groups)), len(groups) + 1, len(groups))))
     pixels = ops.reshape(image, shape=(batch, *groups, inputs, product(image.shape[2:])))
     products = ops.matmul(rows, pixels, dtype=total)
     windows = ops.reshape(products, shape=(batch, outputs, *weight.shape[2:], *image.shape[2:]))
-    if max(window.taps) == 1 and weight.shape[2:] == window.stride:
+    if window.taps == window.stride:
         y = side_by_side(windows, start, n.shape)
     else:
-        dilation = (1,) * len(start)
-        y = ops.col2im(windows, stride=window.stride, dilation=dilation, start=start, size=n.shape[2:])
+        y = ops.col2im(windows, stride=window.stride, dilation=window.dilation, start=start, size=n.shape[2:])
     return ops.as_dtype(y, n.dtype).with_loc(n.loc)
+
+
+def folded(rows: Node) -> Node:
+    """Return the constant that `rows` are a view of as a constant of its own, so that rows are one loop; others as they are."""
+    return constant_values([rows]).get(rows, rows) if is_known(rows) else rows
 
 
 def side_by_side(windows: Node, start: Sequence[int], shape: Sequence[Dim]) -> Node:
@@ -116,15 +164,15 @@ def side_by_side(windows: Node, start: Sequence[int], shape: Sequence[Dim]) -> N
     return slice_region(y, (0, 0, *start), shape)
 
 
-def without_padding(image: Node, window: TransposedWindow) -> tuple[Node, tuple[int, ...]]:
-    """Return the image and the first result of col2im, without the padding that lets every tap of the convolution exist."""
-    padding = match_zero_padding(image)
-    if padding is not None and [low for low, _ in padding] == [0, 0, *(t - 1 for t in window.taps)]:
-        return image.operands[0], window.start
-    return with_padding(image, window)
+def without_padding(n: Node, window: ScatterWindow) -> tuple[Node, tuple[int, ...]]:
+    """Return the image of `n`, without its zero padding if windows overlap and weights are finite, and the first result of col2im.
 
-
-def with_padding(image: Node, window: TransposedWindow) -> tuple[Node, tuple[int, ...]]:
-    """Return the image and the first result of col2im, whose windows begin before those of the convolution."""
-    dims = zip(window.start, window.taps, window.stride, strict=True)
-    return image, tuple(b + (t - 1) * s for b, t, s in dims)
+    Padding that reaches farther than a window stays: its results lie before the first window.
+    """
+    image = n.operands[0]
+    padding = match_zero_padding(image) if is_known_finite(n.operands[1]) and window.taps != window.stride else None
+    if padding is None or padding[0] != (0, 0) or padding[1] != (0, 0):
+        return image, window.start
+    dims = zip(window.start, padding[2:], window.stride, strict=True)
+    start = tuple(b - low * s for b, (low, _), s in dims if isinstance(low, int) and low * s <= b)
+    return (image.operands[0], start) if len(start) == len(window.start) else (image, window.start)

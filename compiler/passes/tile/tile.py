@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
+from itertools import product as product_of
 from math import gcd, prod
 
 from compiler.analysis.accesses import Access, Accesses
@@ -56,8 +57,8 @@ class Tile(TilePass):
         for group in constraint_groups(blocks):
             self.choose_tiles(group, sizes, machine, context)
         for s in contractions:
-            self.tile_shared_rows(table, s, sizes, context)
             self.tile_block_of_sums(table, s, sizes, context)
+            self.tile_shared_rows(table, s, sizes, context)
         for v, (r, stmt, around) in table.loops.items():
             if r.lanes and v not in sizes:
                 shared = [o for o in (r, *around) if getattr(table.loops[o.var][1], "parallel", False)]
@@ -142,10 +143,17 @@ class Tile(TilePass):
         walked = [{r for r in loops if table.depends_on(a, r.var)} for a in table.loads_of(s)]
         if not all({r} in walked for r in loops):
             return
-        block = {r.var: max(n for n in range(1, self.registers + 1) if dim_hint(r.extent) % n == 0) for r in loops}
-        message = f"{' x '.join(f'{n} %{v}' for v, n in block.items())} sums of %{s.name} share what they read"
-        if min(block.values()) > 1 and context.may_apply(self, message):
-            sizes |= {**block, lane.var: lane.lanes}  # sums of the block hide each other's latency
+        rows, columns = self.best_block_of_sums(dim_hint(loops[0].extent), dim_hint(loops[1].extent), context.machine)
+        outer, inner = (r.var for r in loops)
+        message = f"{rows} %{outer} x {columns} %{inner} sums of %{s.name} share what they read"
+        if min(rows, columns) > 1 and context.may_apply(self, message):
+            sizes |= {outer: rows, inner: columns, lane.var: lane.lanes}  # sums of the block hide each other's latency
+
+    def best_block_of_sums(self, rows: int, columns: int, machine: Machine) -> tuple[int, int]:
+        """Return the block of sums, of `rows` x `columns`, with the fewest loads; its shorter side stays in registers."""
+        sides = [range(1, max(1, min(self.registers, n)) + 1) for n in (rows, columns)]
+        fitting = [(m, n) for m, n in product_of(*sides) if m * n + min(m, n) < machine.registers]
+        return min(fitting, key=lambda b: (-(-rows // b[0]) * -(-columns // b[1]) * sum(b), -prod(b)), default=(1, 1))
 
     def lane_tile(self, r: Range, stmt: Stmt, max_buffers: int, registers: int, threads: int, copies: int) -> int:
         """Return the tile of a lane loop without contraction; bindings and local buffers limit it.

@@ -1,10 +1,11 @@
-"""Transposed convolutions as a product and sums of what overlaps: when, and with the same result."""
+"""Convolutions as a product and sums of what overlaps: when, and with the same result."""
 
 from __future__ import annotations
 
 import pytest
 
 from compiler.ir.text.graph_parser import parse_graph
+from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
 from compiler.testing.checks import check_equivalent, check_pass
 
@@ -49,6 +50,10 @@ def test_one_product_for_all_taps() -> None:
         convolution("f32[2, 32, 3]", "f32[32, 3, 3]", "stride=[2], padding=[1], dilation=[1], output_padding=[1], groups=2"),
         convolution("f32[1, 48, 3]", "f32[48, 1, 2]", "stride=[2], padding=[0], dilation=[1], output_padding=[0], groups=3"),
         convolution("f32[1, 2, 3, 2, 3]", "f32[2, 1, 2, 3, 2]", "stride=[1, 2, 2], padding=[0, 1, 0], dilation=[1, 1, 1], output_padding=[0, 1, 0]"),
+        convolution("f32[1, 3, 6, 5]", "f32[3, 2, 3, 2]", "stride=[1, 1], padding=[1, 2], dilation=[1, 2], output_padding=[0, 0]"),
+        "graph(%x: f32[2, 3, 9], %w: f32[2, 3, 4]) { %y = conv %x, %w {stride=[1], dilation=[2]} return %y }",
+        "graph(%x: bf16[1, 3, 4, 5], %w: bf16[2, 3, 3, 2]) { %y = convolution %x, %w {stride=[1, 1], padding=[2, 0], dilation=[1, 1]} return %y }",
+        "graph(%x: f32[1, 3, 4, 3, 4], %w: f32[2, 3, 3, 1, 2]) { %y = conv %x, %w {stride=[1, 1, 1], dilation=[1, 1, 1]} return %y }",
         # the image's own padding and the convolution's are one
         """graph(%x: f32[1, 3, 4], %w: f32[3, 2, 4]) {
           %p = pad %x {before=[0, 0, 2], after=[0, 0, 1]}
@@ -80,7 +85,9 @@ def test_constant_weights_do_not_multiply_the_padding() -> None:
         ("f32[1, 64, 32, 32]", "f32[64, 64, 4, 4]", UP, False),  # lanes along channels
         ("f32[1, 128, 56, 56]", "f32[128, 64, 3, 3]", UP, False),
         ("f32[1, 4, 32, 32]", "f32[4, 8, 4, 4]", UP, False),  # more overlaps than products
-        ("f32[1, 64, 32, 32]", "f32[64, 3, 3, 3]", UP.replace("2, 2", "1, 1"), False),  # lanes read neighbouring pixels
+        ("f32[1, 64, 32, 32]", "f32[64, 3, 3, 3]", UP.replace("2, 2", "1, 1"), True),
+        ("f32[1, 64, 32, 32]", "f32[64, 64, 3, 3]", UP.replace("2, 2", "1, 1"), False),
+        ("f32[1, 8, 128, 128]", "f32[8, 5, 3, 3]", UP.replace("2, 2", "1, 1"), False),
         ("f32[1, 64, 32, 32]", "f32[64, 2, 4, 4]", UP + ", groups=4", True),
         ("f32[1, 64, 32, 32]", "f32[64, 2, 4, 4]", UP + ", groups=8", False),  # sums of 8
         ("f32[0, 64, 32, 32]", "f32[64, 3, 4, 4]", UP, False),
@@ -109,3 +116,79 @@ def test_windows_that_do_not_overlap_are_put_side_by_side() -> None:
           %y: f32[1, 3, 8] = slice %g {dim=2, start=1, size=8}
           return %y }""",
     )
+
+
+def test_the_taps_of_an_ordinary_convolution_are_turned_around() -> None:
+    check_pass(
+        ANY_COST,
+        before="""graph(%x: f32[1, 8, 6], %w: f32[3, 8, 4]) {
+          %y = conv %x, %w {stride=[1], dilation=[1]} return %y }""",
+        after="""graph(%x: f32[1, 8, 6], %w: f32[3, 8, 4]) {
+          %a: f32[3, 8, 4] = flip %w {dims=[2]}
+          %b: f32[8, 3, 4] = permute %a {dims=[1, 0, 2]}
+          %c: f32[8, 12] = reshape %b {shape=[8, 12]}
+          %d: f32[12, 8] = permute %c {dims=[1, 0]}
+          %e: f32[1, 8, 6] = reshape %x {shape=[1, 8, 6]}
+          %f: f32[1, 12, 6] = matmul %d, %e {dtype=f32}
+          %g: f32[1, 3, 4, 6] = reshape %f {shape=[1, 3, 4, 6]}
+          %y: f32[1, 3, 3] = col2im %g {stride=[1], dilation=[1], start=[3], size=[3]}
+          return %y }""",
+        remark="one product for all taps",
+    )
+
+
+CONSTANT_WEIGHT = """graph(%x: f32[1, 2, 5]) {{ %c = constant f32[6] [1, 2, 3, 4, 5, 6]  %w = reshape %c {{shape=[1, 2, 3]}}
+  %p = pad %x {{before=[0, 0, {low}], after=[0, 0, {high}]}}  %y = conv %p, %w {{stride=[1], dilation=[{dilation}]}} return %y }}"""
+
+
+@pytest.mark.parametrize(("low", "high", "dilation"), [(1, 1, 1), (0, 3, 1), (2, 2, 2), (6, 0, 3)])
+def test_padding_is_not_multiplied_and_weights_are_a_matrix(low: int, high: int, dilation: int) -> None:
+    graph = parse_graph(CONSTANT_WEIGHT.format(low=low, high=high, dilation=dilation))
+    after = run_pipeline(graph, ANY_COST)
+    (product,) = (n for n in after.nodes if n.op.name == "matmul")
+    assert product.shape == (1, 3, 5)
+    assert product.operands[0].op.name == "constant"
+    check_equivalent(graph, after)
+
+
+def test_padding_wider_than_the_window_reaches_stays() -> None:
+    graph = parse_graph(CONSTANT_WEIGHT.format(low=4, high=2, dilation=1))
+    after = run_pipeline(graph, ANY_COST)
+    (product,) = (n for n in after.nodes if n.op.name == "matmul")
+    assert product.shape == (1, 3, 11)
+    check_equivalent(graph, after)
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        "conv %x, %w {stride=[2], dilation=[1]}",  # computes every second result only
+        "conv %x, %w {stride=[1], dilation=[1], groups=2}",
+        "conv %x, %v {stride=[1], dilation=[1]}",  # no overlaps
+    ],
+)
+def test_other_convolutions_stay(conv: str) -> None:
+    groups = 2 if "groups" in conv else 1
+    text = f"graph(%x: f32[1, 8, 6], %w: f32[4, {8 // groups}, 3], %v: f32[4, 8, 1]) {{ %y = {conv} return %y }}"
+    check_pass(ANY_COST, unchanged=text)
+
+
+def kernels(text: str) -> list[set[str]]:
+    """The ops of each kernel, in order."""
+    graph = run_pipeline(parse_graph(text), "fuse")
+    return [{m.op.name for m in n.attrs["body"].nodes} - {"input"} for n in graph.nodes if n.op.name == "fused"]
+
+
+def test_fusion_leaves_the_product_apart() -> None:
+    """Inside the sum, it would be a convolution again."""
+    text = """graph(%x: f32[64, 100], %w: f32[27, 64]) { %p = matmul %w, %x  %r = reshape %p {shape=[1, 3, 9, 100]}
+      %y = col2im %r {stride=[1], dilation=[1], start=[0], size=[108]} return %y }"""
+    context = Context()
+    run_pipeline(parse_graph(text), "fuse", context)
+    assert any("each tap would load the pixels of its products again" in r.message for r in context.remarks)
+    assert kernels(text) == [{"matmul"}, {"reshape", "col2im"}]
+
+
+def test_products_that_do_not_overlap_join_their_sum() -> None:
+    text = "graph(%x: f32[4, 8, 16], %w: f32[4, 16, 8]) { %p = matmul %x, %w  %y = sum %p {dims=[0]} return %y }"
+    assert kernels(text) == [{"matmul", "sum"}]

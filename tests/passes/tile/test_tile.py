@@ -331,37 +331,66 @@ def test_rows_of_an_image(channels: int, taps: int, first: str, rows: int) -> No
 
 
 SCORES = """kernel @scores(in %q: f32[{heads}, 64], in %keys: f32[{keys}, 64], out %y: f32[{heads}, {keys}]) {{
-  parallel %h in 0..{heads}{tile} {{
-    for %j in 0..{keys} {{
-      %s = reduce add %k in 0..64 tile 64 lanes 16 {{ yield %q[%h, %k] * %keys[%j, %k] }}
+  parallel %h in 0..{heads}{h} {{
+    for %j in 0..{keys}{j} {{
+      %s = reduce add %k in 0..64 tile {k} lanes 16 {{ yield %q[%h, %k] * %keys[%j, %k] }}
       store %s, %y[%h, %j]
     }}
   }} }}"""
 """Heads that share keys, with lanes along the sum."""
 
+SUMMED = """kernel @scores(in %q: f32[{heads}, 64], in %keys: f32[{keys}, 64], out %y: f32[{heads}], out %z: f32[{heads}]) {{
+  parallel %h in 0..{heads}{h} {{
+    %a = reduce add %j in 0..{keys} {{
+      %s = reduce add %k in 0..64 tile 64 lanes 16 {{ yield %q[%h, %k] * %keys[%j, %k] }}
+      yield %s
+    }}
+    store %a, %y[%h]
+    store 0.0, %z[%h]
+  }} }}"""
+"""The same with one result for each head."""
+
 
 def test_rows_of_sums_over_lanes_share_what_they_read() -> None:
     check_pass(
         "tile",
-        before=SCORES.format(heads=3, keys=512, tile=""),
-        after=SCORES.format(heads=3, keys=512, tile=" tile 3"),
+        before=SUMMED.format(heads=3, keys=512, h=""),
+        after=SUMMED.format(heads=3, keys=512, h=" tile 3"),
         remark="3 rows of %h share what %s reads",
     )
 
 
-def test_blocks_of_sums_over_lanes_share_what_they_read() -> None:
-    """One sum of a block needs no second accumulator; operands that fit the first-level cache are shared in registers."""
-    tiled = SCORES.replace("for %j in 0..{keys}", "for %j in 0..{keys} tile 4").replace(
-        "0..64 tile 64", "0..64 tile 16"
-    )
+@pytest.mark.parametrize(("heads", "keys"), [(5, 512), (3, 61)])
+def test_rows_share_nothing_if_no_tile_divides_them_or_the_cache_holds_it(heads: int, keys: int) -> None:
+    check_pass("tile", unchanged=SUMMED.format(heads=heads, keys=keys, h=""))
+
+
+@pytest.mark.parametrize(
+    ("heads", "keys", "block"),
+    [
+        (3, 64, (3, 4)),
+        (3, 512, (3, 4)),  # whether the first-level cache holds the keys or not
+        (4, 61, (4, 4)),  # the last keys are a smaller block
+        (5, 512, (3, 4)),  # 3 and 2 load less than 4 and 1
+        (2, 7, (2, 4)),
+    ],
+)
+def test_blocks_of_sums_over_lanes_share_what_they_read(heads: int, keys: int, block: tuple[int, int]) -> None:
+    """One sum of a block needs no second accumulator."""
+    h, j = block
     check_pass(
         "tile",
-        before=SCORES.format(heads=3, keys=64, tile=""),
-        after=tiled.format(heads=3, keys=64, tile=" tile 3"),
-        remark="3 %h x 4 %j sums of %s share what they read",
+        before=SCORES.format(heads=heads, keys=keys, h="", j="", k=64),
+        after=SCORES.format(heads=heads, keys=keys, h=f" tile {h}", j=f" tile {j}", k=16),
+        remark=f"{h} %h x {j} %j sums of %s share what they read",
     )
 
 
-@pytest.mark.parametrize(("heads", "keys"), [(5, 512), (3, 61), (1, 64)])
-def test_rows_share_nothing_if_no_tile_divides_them_or_the_cache_holds_it(heads: int, keys: int) -> None:
-    check_pass("tile", unchanged=SCORES.format(heads=heads, keys=keys, tile=""))
+@pytest.mark.parametrize(("machine", "block"), [(AVX512, 16), (AVX2, 12), (NEON, 16)])
+def test_a_block_of_sums_and_its_shorter_side_fit_the_registers(machine: Machine, block: int) -> None:
+    found = sizes(SCORES.format(heads=4, keys=64, h="", j="", k=64), machine=machine)
+    assert found["h"] * found["j"] == block
+
+
+def test_one_row_is_no_block() -> None:
+    check_pass("tile", unchanged=SCORES.format(heads=1, keys=64, h="", j="", k=64))

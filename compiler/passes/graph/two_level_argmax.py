@@ -1,0 +1,142 @@
+"""Two-level search for the index of an extreme value: the block that has it, then the element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from compiler.analysis.plain_reductions import reduced_dims
+from compiler.cost.machine import Machine
+from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node, scalar_value
+from compiler.ir.graph.structure import Leaf, Opaque, Reduction, is_view
+from compiler.ir.ops.reductions import first_index
+from compiler.ir.types import i64
+from compiler.passes.base import Context, GraphPass, from_machine, register
+
+SEARCH_OPERATIONS = 4
+"""Operations for each element that is compared with the extreme value: equal, NaN, the index, the least index."""
+
+
+@register
+@dataclass(frozen=True)
+class TwoLevelArgmax(GraphPass):
+    """Look for the first extreme element of long rows in the first block that has it.
+
+    %m = amax %x {keepdim=true}   %y = amin (where (eq %x, %m), iota, 8000)
+      ->
+    %p = amax (reshape %x) {dims=[2]}   %b = the first index of the maximum of %p
+    %g = gather %x, %b                  %y = add (mul %b, 100), the first index of the maximum of %g    %x: f32[1, 8000], %p: f32[1, 80]
+
+    Each element is read once, and only one block is compared with the extreme value.  Applies to rows in memory that equal
+    blocks of at least `min_block` elements divide, where the comparisons take at least `min_seconds`.
+    """
+
+    name = "two-level-argmax"
+    min_seconds: float = from_machine("parallel_seconds")
+    min_block: int = 512
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        new: dict[Node, Node] = {}
+        for n in ir.nodes:
+            if (extreme := match_first_index(n)) is None or not (size := self.block_size(n, extreme, context.machine)):
+                continue
+            if context.may_apply(self, f"searched in blocks of {size}, then in one of them", n):
+                blocks = in_blocks(extreme, size)
+                new[n] = two_level_index(n, extreme, blocks).with_name(n.name)
+                new |= {
+                    m: extreme_of_blocks(m, blocks)
+                    for m in ir.users[extreme.operands[0]]
+                    if is_same_reduction(m, extreme)
+                }
+        return ir.replace_nodes(new)
+
+    def block_size(self, n: Node, extreme: Node, machine: Machine) -> int:
+        """Return the elements of a block, so that the fewest are compared, or 0 to leave `n` as it is."""
+        (x,), (dim,) = extreme.operands, reduced_dims(extreme)
+        if not x.type.is_static or not is_stored(x):
+            return 0
+        shape = x.type.static_shape()
+        if machine.operation_seconds(prod(shape) * SEARCH_OPERATIONS) < self.min_seconds:
+            return 0
+        sizes = (s for s in range(self.min_block, shape[dim] // 2 + 1) if shape[dim] % s == 0)
+        return min(sizes, key=lambda s: s + shape[dim] // s, default=0)
+
+
+def match_first_index(n: Node) -> Node | None:
+    """Return the extreme value, along one dimension, whose first index `n` is; None for any other node."""
+    dims = reduced_dims(n)
+    if len(dims) != 1 or n.dtype != i64:
+        return None
+    keepdim = n.type.rank == n.operands[0].type.rank
+
+    def is_searched(extreme: Node) -> bool:
+        (x,), same_dims = extreme.operands, tuple(reduced_dims(extreme)) == tuple(dims)
+        same_rank = extreme.type.rank == x.type.rank == n.operands[0].type.rank
+        return same_dims and same_rank and is_same_value(n, first_index(x, extreme, dims[0], keepdim))
+
+    return next(filter(is_searched, extremes_below(n, depth=4)), None)
+
+
+def extremes_below(n: Node, depth: int) -> Iterator[Node]:
+    """Yield the maxima and minima that `n` is computed from in up to `depth` steps."""
+    for o in n.operands if depth else ():
+        if isinstance(o.structure, Reduction) and o.structure.combine in ("max", "min") and len(o.operands) == 1:
+            yield o
+        yield from extremes_below(o, depth - 1)
+
+
+def is_same_reduction(a: Node, b: Node) -> bool:
+    """Return True if two reductions have the same result, with or without the reduced dimension."""
+    return a.op is b.op and a.operands == b.operands and tuple(reduced_dims(a)) == tuple(reduced_dims(b))
+
+
+def is_same_value(a: Node, b: Node) -> bool:
+    """Return True if two nodes are the same op on the same operands, and these alike; views that change nothing do not count."""
+    a, b = without_idle_views(a), without_idle_views(b)
+    if a is b or (scalar_value(a) is not None and scalar_value(a) == scalar_value(b) and a.type == b.type):
+        return True
+    if isinstance(a.structure, Leaf) or a.op is not b.op or a.attrs != b.attrs or a.result_type != b.result_type:
+        return False
+    return len(a.operands) == len(b.operands) and all(map(is_same_value, a.operands, b.operands))
+
+
+def is_stored(x: Node) -> bool:
+    """Return True if `x` is a view of a value that is in memory in any case."""
+    while is_view(x.structure, x) and len(x.operands) == 1:
+        (x,) = x.operands
+    return isinstance(x.structure, (Leaf, Opaque))
+
+
+def without_idle_views(n: Node) -> Node:
+    """Return what `n` is a view of, where that has its type."""
+    while is_view(n.structure, n) and len(n.operands) == 1 and n.type == n.operands[0].type:
+        (n,) = n.operands
+    return n
+
+
+def in_blocks(extreme: Node, size: int) -> Node:
+    """Return the operand of `extreme` as blocks of `size` elements along the next dimension."""
+    (x,), (d,) = extreme.operands, reduced_dims(extreme)
+    return ops.reshape(x, shape=(*x.shape[:d], x.shape[d] // size, size, *x.shape[d + 1 :]))
+
+
+def extreme_of_blocks(extreme: Node, blocks: Node) -> Node:
+    """Build `extreme` from the extreme values of `blocks`."""
+    (d,) = reduced_dims(extreme)
+    total = extreme.op(extreme.op(blocks, dims=(d + 1,)), dims=(d,), keepdim=True)
+    return ops.reshape(total, shape=extreme.shape).with_name(extreme.name)
+
+
+def two_level_index(n: Node, extreme: Node, blocks: Node) -> Node:
+    """Build `n`, the first index of `extreme`, from that of the first of `blocks` with this value."""
+    (d,), reduce = reduced_dims(extreme), extreme.op
+    before, size, after = blocks.shape[:d], blocks.shape[d + 1], blocks.shape[d + 2 :]
+    extremes = reduce(blocks, dims=(d + 1,))
+    block = first_index(extremes, reduce(extremes, dims=(d,), keepdim=True), d, keepdim=True)
+    indices = ops.expand(ops.reshape(block, shape=(*before, 1, 1, *after)), shape=(*before, 1, size, *after))
+    row = ops.reshape(ops.gather(blocks, indices, dim=d, in_bounds=True), shape=(*before, size, *after))
+    inside = first_index(row, reduce(row, dims=(d,), keepdim=True), d, keepdim=True)
+    return ops.reshape(ops.add(ops.mul(block, size), inside), shape=n.shape).with_loc(n.loc)
