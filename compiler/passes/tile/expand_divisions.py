@@ -62,7 +62,7 @@ def shared_divisions(table: Accesses, body: Block, loops: tuple[Range, ...]) -> 
 
 def is_shared(table: Accesses, division: PrimitiveCall, loops: tuple[Range, ...]) -> bool:
     """Return True if the quotient varies between lanes, and the divisor not with the innermost loop."""
-    x, y = division.operands
+    _, y = division.operands
     innermost, lane = loops[-1], next((r for r in loops if r.lanes), None)
     if lane is None or lane.var not in table.varying_loops(division) or innermost.var in table.varying_loops(y):
         return False
