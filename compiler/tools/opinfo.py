@@ -277,7 +277,7 @@ def run_sample(
             failed = SampleOutcome("failed", _error_summary(error))
             untraced = _aot_eager_failure(function, call, sampling.dynamic_shapes)
             return _under_dynamo(function, call, sampling, expected, untraced) if untraced else failed
-        opaque = sorted({o.operator for g in graphs for o in opaque_operators(g.outputs)})
+        opaque = sorted({o.operator for g in graphs for o in opaque_operators(g.outputs, expandable=False)})
         is_random = any(opaque_reason(lookup_operator(name)) == RANDOM_REASON for name in opaque if "." in name)
         describe = partial(
             result_difference, wide=partial(_float64_result, function, call), values=values and not is_random
