@@ -17,10 +17,14 @@ def call_seconds(node: Node, machine: Machine) -> float:
     return machine.call_seconds + machine.seconds(machine.branch_cycles * dim_hint(node.structure.branches(node)))
 
 
-def expansion_seconds(results: Iterable[Node], operands: tuple[Node, ...], machine: Machine) -> float:
-    """Return the estimated seconds of the ops from `operands` to `results`."""
-    nodes = postorder(list(results), lambda n: () if n in operands else n.operands)
-    return sum(_op_seconds(n, machine) for n in nodes if n not in operands)
+def expansion_nodes(results: Iterable[Node], operands: tuple[Node, ...]) -> list[Node]:
+    """Return the ops from `operands` to `results`."""
+    return [n for n in postorder(list(results), lambda n: () if n in operands else n.operands) if n not in operands]
+
+
+def expansion_seconds(nodes: Iterable[Node], machine: Machine) -> float:
+    """Return the estimated seconds of ops."""
+    return sum(_op_seconds(n, machine) for n in nodes)
 
 
 def _op_seconds(n: Node, machine: Machine) -> float:

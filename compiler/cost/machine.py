@@ -188,6 +188,7 @@ class Thresholds:
         3072, "operations", "In the code of a kernel before tiles are peeled: compile time.", TIMED
     )
     code_share: int = quantity(8, "1", "A loop with less than 1/8 of the most operations gets less code.", TIMED)
+    max_expanded_nodes: int = quantity(2100, "ops", "In place of a call into PyTorch: compile time.", TIMED)
     max_epilogue_ops: int = quantity(1000, "operations", "In an epilogue beside a contraction's accumulators.", TIMED)
     max_unrolled_steps: int = quantity(9, "steps", "Of a range that is unrolled entirely.", TIMED)
     max_unrolled_vectors: int = quantity(64, "vectors", "The same of a range with lanes.", TIMED)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from compiler.analysis.opaque_calls import used_results
-from compiler.cost.expansion import call_seconds, expansion_seconds
+from compiler.cost.expansion import call_seconds, expansion_nodes, expansion_seconds
 from compiler.errors import PassError
 from compiler.ir.graph.graph import Graph, postorder
 from compiler.ir.graph.node import Node
@@ -25,7 +26,7 @@ class Decompose(GraphPass):
     %y = linear %x, %w   ->   %t = permute %w {dims=[1, 0]}   %y = matmul %x, %t
 
     An opaque node that has expansions becomes the one that computes the results in use in the least estimated time, unless
-    PyTorch takes less and `calls` allows that.  Ops named in `keep` are not expanded.
+    PyTorch takes less, or the ops are too many, and `calls` allows that.  Ops named in `keep` are not expanded.
     """
 
     name = "decompose"
@@ -54,18 +55,19 @@ class Decompose(GraphPass):
     def _choose(self, n: Node, used: frozenset[int], context: Context) -> Expansion:
         """Return the fastest expansion of the results of `n` in use; nothing if PyTorch is faster or there is none."""
         assert isinstance(n.structure, Opaque)
-        ways = [
-            (expansion_seconds((results[k] for k in used), n.operands, context.machine), results)
-            for results in (n.structure.expansions(n, used) if n.structure.expansions else ())
-        ]
+        machine, call = context.machine, call_seconds(n, context.machine)
+        ways = list(n.structure.expansions(n, used)) if n.structure.expansions else []
         if not ways:
             return {}
-        call, (least, fastest) = call_seconds(n, context.machine), min(ways, key=lambda way: way[0])
-        comparison = f"{least * 1e6:.1f} us, {call * 1e6:.1f} in PyTorch"
-        if self.calls and call <= least:
-            context.missed(self, f"{n.op.name} runs in PyTorch: its ops would take {comparison}", n)
+        nodes = [expansion_nodes((results[k] for k in used), n.operands) for results in ways]
+        seconds, size, fastest = min(
+            zip((expansion_seconds(m, machine) for m in nodes), map(len, nodes), ways, strict=True), key=itemgetter(0)
+        )
+        estimate = f"{size} ops, {seconds * 1e6:.1f} us, {call * 1e6:.1f} in PyTorch"
+        if self.calls and (call <= seconds or size > machine.max_expanded_nodes):
+            context.missed(self, f"{n.op.name} runs in PyTorch: expanded to {estimate}", n)
             return {}
-        if not context.may_apply(self, f"{n.op.name} expanded: {comparison}", n, required=not self.calls):
+        if not context.may_apply(self, f"{n.op.name} expanded to {estimate}", n, required=not self.calls):
             return {}
         context.count(self, n.op.name)
         return fastest

@@ -83,7 +83,7 @@ def test_short_rows_are_sorted_by_a_network() -> None:
           %u = slice %t {dim=1, start=0, size=2, step=1}
           %w = reshape %u {shape=[64, 2]}  %y = permute %w {dims=[0, 1]}
           return %y }""",
-        remark="sort expanded: ",
+        remark="sort expanded to 16 ops, ",
     )
 
 
@@ -94,6 +94,11 @@ def test_a_call_that_is_faster_stays() -> None:
         parse_graph(ROWS.format(n=64)), "decompose{calls=false}", Context(machine=slow_launches)
     )
     assert not any(isinstance(n.structure, Opaque) for n in without_calls.nodes)
+
+
+def test_long_rows_would_take_too_many_ops() -> None:
+    few = replace(Machine(), max_expanded_nodes=100)
+    check_pass("decompose", unchanged=ROWS.format(n=64), remark="sort runs in PyTorch", machine=few)
 
 
 def test_results_that_nothing_reads_are_not_computed() -> None:
