@@ -48,7 +48,7 @@ class Options:
     graph_passes, tile_passes: pipelines in place of the target's default ones, or edits of these, as in
         "default,+form-silu@before:fuse,-winograd" (see compiler.passes.pipeline_text).
     fallback: treatment of operators without a conversion: "error" refuses them, "eager" runs them in PyTorch, "strict" also
-        refuses those that always run in PyTorch, such as sorting.
+        refuses those that always run in PyTorch, such as random numbers.
     freezing: make weights constants under `torch.compile` too, where no gradient is asked for.
     verify: verify the IR after every pass.
     check: interpret the IR before and after every pass and compare the results; "strict" makes it an error where that is

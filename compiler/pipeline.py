@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from compiler.analysis.memory_spaces import check_memory
@@ -14,6 +14,7 @@ from compiler.ir.tile.program import Program
 from compiler.lowering.program import lower
 from compiler.options import Options
 from compiler.passes.base import Context
+from compiler.passes.graph.decompose import Decompose
 from compiler.passes.manager import KernelSink, PassInstrument, run_pipeline
 from compiler.passes.pipeline_text import Pipeline, parse_pipeline, print_pipeline
 from compiler.target import Target
@@ -62,7 +63,9 @@ def pipelines_of(options: Options, target: Target) -> tuple[Pipeline, Pipeline]:
     enabled = {"winograd": options.winograd, "reduce-precision": options.matmul_precision != "f32"}
     graph_passes = parse_pipeline(options.graph_passes or "default", default_graph)
     program_passes = parse_pipeline(options.tile_passes or "default", default_program)
-    return tuple(p for p in graph_passes if enabled.get(p.name, True)), program_passes
+    strict = options.fallback == "strict"
+    chosen = (p for p in graph_passes if enabled.get(p.name, True))
+    return tuple(replace(p, calls=not strict) if isinstance(p, Decompose) else p for p in chosen), program_passes
 
 
 def lower_and_schedule(

@@ -113,9 +113,9 @@ CONCATENATIONS: dict[str, tuple[Callable[..., object], int]] = {
     "an output too": (lambda m, x: ((y := m.a(x)), torch.cat([y, m.b(x)], 1)), 1),
     "inputs": (lambda m, x: torch.cat([x, x], 1) + 1, 1),
     "padded": (lambda m, x: F.pad(torch.cat([m.a(x), m.b(x)], 1), (1, 0, 2, 1), value=0.5), 0),
-    "sorted too": (lambda m, x: (torch.cat([(y := m.a(x)), m.b(x)], 1), torch.sort(y, 3)[0]), 1),
-    "sorted between": (lambda m, x: torch.cat([m.a(x), -torch.sort(x, 3)[0], m.b(x)], 1), 0),
-    "sorted parts": (lambda m, x: torch.cat([m.a(x), torch.sort(x, 3)[0]], 1), 1),
+    "called too": (lambda m, x: (torch.cat([(y := m.a(x)), m.b(x)], 1), torch.matrix_exp(y)), 1),
+    "called between": (lambda m, x: torch.cat([m.a(x), -torch.matrix_exp(x), m.b(x)], 1), 0),
+    "called parts": (lambda m, x: torch.cat([m.a(x), torch.matrix_exp(x)], 1), 1),
     "other sides": (lambda m, x: torch.cat([m.a(x).mT, m.b(x)], 2), 0),
 }
 

@@ -82,6 +82,7 @@ class Core:
     loop_end_instructions: int = quantity(3, "instructions", "End of a loop: counter, comparison, branch.", COUNTED)
     instruction_bytes: float = quantity(7.0, "bytes", "Of a vector instruction.", COUNTED)
     step_instructions: int = quantity(5, "instructions", "Step of a contraction: counter, addresses, branch.", COUNTED)
+    branch_cycles: float = quantity(14.0, "cycles", "Of a branch in PyTorch's sorting, often mispredicted.", TIMED)
     gather_shuffles: float = quantity(2.5, "shuffles", "For each lane of a gather or scatter.", RANKED)
     gather_instructions: float = quantity(3.0, "instructions", "The same.", RANKED)
 
@@ -187,6 +188,7 @@ class Thresholds:
         3072, "operations", "In the code of a kernel before tiles are peeled: compile time.", TIMED
     )
     code_share: int = quantity(8, "1", "A loop with less than 1/8 of the most operations gets less code.", TIMED)
+    max_expanded_nodes: int = quantity(2100, "ops", "In place of a call into PyTorch: compile time.", TIMED)
     max_epilogue_ops: int = quantity(1000, "operations", "In an epilogue beside a contraction's accumulators.", TIMED)
     max_unrolled_steps: int = quantity(9, "steps", "Of a range that is unrolled entirely.", TIMED)
     max_unrolled_vectors: int = quantity(64, "vectors", "The same of a range with lanes.", TIMED)
@@ -210,6 +212,7 @@ class Threads:
     threads: int = quantity(2, "threads", "That run at once.", LISTED)
     launch_seconds: float = quantity(1.5e-8, "s", "Of a launch, and of 4 KiB that it reads again.", "launch_seconds")
     traffic_bytes_per_cycle: int = quantity(32, "bytes/cycle", "Parameters of a kernel, as fusion counts it.", TIMED)
+    call_seconds: float = quantity(2.5e-6, "s", "Of a call into PyTorch.", TIMED)
     parallel_seconds: float = quantity(4.5e-7, "s", "Of work that is worth waking other threads.", "parallel_seconds")
     steps_per_thread: int = quantity(16, "steps", "Of parallel loops for each thread, which even out the load.", TIMED)
     slices_per_thread: int = quantity(2, "slices", "Fewest of a buffer computed at its consumer's loop.", TIMED)
@@ -355,6 +358,8 @@ class GPU(Machine):
     softmax_causal_block: int = quantity(64, "rows and columns", "In a block of causal scores.", UNMEASURED)
     softmax_vector_share: float = quantity(0.5, "share", "Of these where no matrix unit multiplies scores.", COUNTED)
     launch_seconds: float = quantity(2e-6, "s", "Of a launch.", UNMEASURED)
+    call_seconds: float = quantity(1e-5, "s", "Of a call into PyTorch.", UNMEASURED)
+    branch_cycles: float = quantity(0.05, "cycles", "Of a comparison in PyTorch's sorting.", UNMEASURED)
     parallel_seconds: float = quantity(2e-9, "s", "Of any work: all multiprocessors share it.", UNMEASURED)
     masked_load_cost: int = quantity(1, "loads", "Masked load.", DATA_SHEET)
     max_local_elements: int = quantity(1 << 15, "elements", "Local buffers, which are registers.", DATA_SHEET)

@@ -44,7 +44,7 @@ from compiler.runtime.cpu_limits import available_cpus
 from compiler.runtime.memory import align_up
 from compiler.runtime.prefaulted_arena import PrefaultedArena
 
-DECIDING_OPTIONS = ("fuse", "winograd", "matmul_precision", "graph_passes", "tile_passes", "effort")
+DECIDING_OPTIONS = ("fuse", "winograd", "matmul_precision", "graph_passes", "tile_passes", "effort", "fallback")
 """Options that decide what a graph becomes."""
 
 SIZE_LIMIT = 2 << 30

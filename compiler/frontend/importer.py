@@ -111,7 +111,7 @@ class Importer:
         outputs = self._import_nodes(graph, lookup_constant)
         if self.fallback == "strict":
             nodes = (v for value in self.values.values() for v in (value if isinstance(value, tuple) else (value,)))
-            opaque = opaque_operators(n for n in nodes if isinstance(n, Node))
+            opaque = opaque_operators((n for n in nodes if isinstance(n, Node)), expandable=False)
             self.unsupported.extend(UnsupportedOp(o.operator, f"runs in PyTorch: {o.reason}", o.loc) for o in opaque)
         if self.unsupported:
             raise UnsupportedOpError(self.unsupported)

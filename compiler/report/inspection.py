@@ -80,10 +80,10 @@ class Inspection(ABC):
 
     @property
     def _opaque_remarks(self) -> tuple[Remark, ...]:
-        """A remark for each operator that runs in PyTorch."""
+        """A remark for each operator that runs in PyTorch in any case; the pass decompose leaves one for each that it may expand."""
         return tuple(
             Remark("import", "missed", f"{o.operator} runs in PyTorch: {o.reason}", o.loc, o.node)
-            for o in opaque_operators(self.compiled_graph.graph.outputs)
+            for o in opaque_operators(self.compiled_graph.graph.outputs, expandable=False)
         )
 
     @property

@@ -67,9 +67,11 @@ def op_support(overload: Any) -> OpSupport:
     name = str(overload)
     if name in conversions():
         used = referenced_ops(conversions()[name])
-        opaque = sorted({o.name for o in used if isinstance(o.structure, Opaque) and not o.structure.shape_attr})
+        opaque = {o.name: o.structure for o in used if isinstance(o.structure, Opaque) and not o.structure.shape_attr}
+        if any(structure.expansions is None for structure in opaque.values()):
+            return OpSupport(name, "opaque", _opaque_reasons(sorted(opaque)))
         if opaque:
-            return OpSupport(name, "opaque", _opaque_reasons(opaque))
+            return OpSupport(name, "native", "a call into PyTorch where that is faster")
         has_mask = needs_result_shape(name) and ops.eager in used
         return OpSupport(name, "native", "PyTorch computes the data-dependent indices of a mask" if has_mask else "")
     if name in ITEM_OPERATORS:

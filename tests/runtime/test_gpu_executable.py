@@ -76,6 +76,14 @@ class Sorted(nn.Module):
         return ordered.exp().cumsum(1), x.new_zeros(5, 9).index_add(0, x.argmax(1) % 5, x)
 
 
+class Routed(nn.Module):
+    """The largest elements of short rows, which kernels select."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        weights, chosen = x.softmax(1).topk(2, 1)
+        return weights / weights.sum(1, keepdim=True), chosen
+
+
 class Positive(nn.Module):
     """A size that data decides."""
 
@@ -109,6 +117,7 @@ CASES: dict[str, Case] = {
     "dynamic_batch": (mlp, lambda: rows((5, 12), (2, 12), (70, 12)), ({0: Dim.AUTO},)),
     "dynamic_length": (SelfAttention, lambda: rows((2, 5, 4), (2, 9, 4), (2, 70, 4)), ({1: Dim.AUTO},)),
     "eager_calls": (Sorted, lambda: rows((3, 9)), None),
+    "selection": (Routed, lambda: rows((5, 12)), None),
     "size_decided_by_data": (Positive, lambda: rows((3, 4), (3, 4)), None),
 }  # fmt: skip
 

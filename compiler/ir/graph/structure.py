@@ -22,7 +22,7 @@ rule in `EVALUATORS` of compiler.ir.interpret.structure and its rule in `LOWERIN
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -277,10 +277,14 @@ class Opaque(Structure):
     """Runs the op's reference in PyTorch; `reason` explains why the op has no structure.
 
     `shape_attr` names an attribute that only declares the result shapes; the call defines symbols that are only there.
+    `expansions(node, used)` yields graphs of other ops that compute the results whose numbers are in `used`.  The pass decompose
+    takes the fastest one unless the call is faster, which takes `branches(node)` jumps that depend on data.
     """
 
     reason: str
     shape_attr: str = ""
+    expansions: Callable[[Node, frozenset[int]], Iterator[Mapping[int, Node]]] | None = None
+    branches: Callable[[Node], Dim] = lambda node: 0
 
 
 @dataclass(frozen=True)

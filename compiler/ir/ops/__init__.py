@@ -48,7 +48,7 @@ from compiler.ir.ops.control_flow import cond, while_loop
 from compiler.ir.ops.creation import bounds_mask, dim_value, full, iota, iota_along
 from compiler.ir.ops.gamma import digamma, lgamma
 from compiler.ir.ops.gather import gather, index, take
-from compiler.ir.ops.graph_ops import eager, effect, fused, sized_arange, tuple_get
+from compiler.ir.ops.graph_ops import eager, effect, fused, result_nodes, sized_arange, tuple_get
 from compiler.ir.ops.logic import (
     and_,
     eq,
@@ -67,13 +67,13 @@ from compiler.ir.ops.logic import (
     xor,
 )
 from compiler.ir.ops.normalization import batch_norm, group_norm, layer_norm, log_softmax, rms_norm, softmax
-from compiler.ir.ops.opaque import result_nodes, sort, topk
 from compiler.ir.ops.pooling import max_pool, sum_pool
 from compiler.ir.ops.recurrence import recurrence
 from compiler.ir.ops.reductions import all_, amax, amin, any_, argmax, argmin, logsumexp, mean, norm, prod, sum_, var
 from compiler.ir.ops.rounding import ceil, floor, frac, round_, trunc
 from compiler.ir.ops.scan import cummax, cummax_index, cummin, cummin_index, cumprod, cumsum, forward_fill, logcumsumexp
 from compiler.ir.ops.scatter import index_put, scatter
+from compiler.ir.ops.sorting import sort, topk
 from compiler.ir.ops.special import erfc, erfcx, integer_power
 from compiler.ir.ops.transcendental import (
     acos,

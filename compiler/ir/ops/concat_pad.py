@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import torch
-import torch.nn.functional as F
 
 from compiler.ir.graph.node import REQUIRED, Node, Signature
 from compiler.ir.graph.op import declare_op, sample_input
@@ -34,8 +33,11 @@ def _pad_reads(n: Node, i: Position) -> tuple[GuardedRead, ...]:
 
 
 def _pad_reference(x: torch.Tensor, before: tuple[int, ...], after: tuple[int, ...], value: float) -> torch.Tensor:
-    amounts = [p for pair in reversed(list(zip(before, after, strict=True))) for p in pair]
-    return F.pad(x, amounts, value=value)
+    padded = x.new_full(
+        [b + n + a for b, n, a in zip(before, x.shape, after, strict=True)], value
+    )  # `F.pad` rounds large integers
+    padded[tuple(slice(b, b + n) for b, n in zip(before, x.shape, strict=True))] = x
+    return padded
 
 
 pad = declare_op(
@@ -43,7 +45,7 @@ pad = declare_op(
     type_rule=_pad_type, attrs={"before": REQUIRED, "after": REQUIRED, "value": 0}, reference=_pad_reference,
     samples=[
         sample_input("f32[4, 5]", before=[1, 0], after=[0, 2]), sample_input("f32[2, 3]", before=[0, 1], after=[0, 1], value=float("-inf")),
-        sample_input("i64[3]", before=[2], after=[0], value=7), sample_input("f32[0, 2]", before=[1, 0], after=[1, 0], value=0.5),
+        sample_input("i64[3]", before=[2], after=[0], value=(1 << 63) - 1), sample_input("f32[0, 2]", before=[1, 0], after=[1, 0], value=0.5),
         sample_input("bf16[3]", before=[0], after=[0]),
     ],
 )  # fmt: skip

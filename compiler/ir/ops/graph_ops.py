@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from compiler.errors import ArgumentError
-from compiler.ir.graph.node import REQUIRED, Signature
+from compiler.ir.graph.node import REQUIRED, Node, Signature
 from compiler.ir.graph.op import declare_op
 from compiler.ir.graph.structure import Fused, Opaque, TupleGet
 from compiler.ir.ops.rules import single_or_tuple
@@ -37,6 +37,13 @@ def _tuple_get_type(s: Signature) -> TensorType:
 tuple_get = declare_op("tuple_get", "results: tuple", TupleGet(), type_rule=_tuple_get_type, attrs={"index": REQUIRED},
           reference=lambda results, index: results[index])  # fmt: skip
 """Result number `index` of a multi-result node."""
+
+
+def result_nodes(node: Node) -> tuple[Node, ...]:
+    """Return one node for each result of `node`: itself if it has only one."""
+    if not isinstance(node.result_type, tuple):
+        return (node,)
+    return tuple(tuple_get(node, index=k) for k in range(len(node.result_type)))
 
 
 def _eager_type(s: Signature) -> TensorType | tuple[TensorType, ...]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from compiler.cost.machine import Machine
 from compiler.errors import Loc
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import OPS, Node, Op, input_node
 from compiler.ir.graph.op import declare_op
-from compiler.ir.graph.structure import Composite
+from compiler.ir.graph.structure import Composite, Gather, Opaque, Reduction
+from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.types import TensorType, f32
+from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
 from compiler.testing.checks import check_pass
 
@@ -60,3 +64,53 @@ def test_new_nodes_come_from_the_users_line() -> None:
     made = [n for n in run_pipeline(graph, "decompose").nodes if n.operands]
     assert {n.loc for n in made} == {Loc("model.py", 7)}
     assert len(made) == 3
+
+
+ROWS = "graph(%x: f32[64, {n}]) {{ %p = sort %x {{dim=1}}  %y = tuple_get %p {{index=0}}  return %y }}"
+
+
+def test_short_rows_are_sorted_by_a_network() -> None:
+    check_pass(
+        "decompose",
+        before="graph(%x: i32[64, 2]) { %p = sort %x {dim=1}  %y = tuple_get %p {index=0}  return %y }",
+        after="""graph(%x: i32[64, 2]) {
+          %m = permute %x {dims=[0, 1]}  %r = reshape %m {shape=[64, 2]}  %v = reshape %r {shape=[64, 2, 1]}
+          %a = slice %v {dim=1, start=0, size=1, step=1}  %b = reshape %a {shape=[64, 1]}
+          %c = slice %v {dim=1, start=1, size=1, step=1}  %d = reshape %c {shape=[64, 1]}
+          %l = minimum %b, %d  %e = reshape %l {shape=[64, 1, 1]}
+          %h = maximum %b, %d  %f = reshape %h {shape=[64, 1, 1]}
+          %s = cat %e, %f {dim=2}  %t = reshape %s {shape=[64, 2]}
+          %u = slice %t {dim=1, start=0, size=2, step=1}
+          %w = reshape %u {shape=[64, 2]}  %y = permute %w {dims=[0, 1]}
+          return %y }""",
+        remark="sort expanded to 16 ops, ",
+    )
+
+
+def test_a_call_that_is_faster_stays() -> None:
+    slow_launches = replace(Machine(), launch_seconds=1e-3)
+    check_pass("decompose", unchanged=ROWS.format(n=64), remark="sort runs in PyTorch", machine=slow_launches)
+    without_calls = run_pipeline(
+        parse_graph(ROWS.format(n=64)), "decompose{calls=false}", Context(machine=slow_launches)
+    )
+    assert not any(isinstance(n.structure, Opaque) for n in without_calls.nodes)
+
+
+def test_long_rows_would_take_too_many_ops() -> None:
+    few = replace(Machine(), max_expanded_nodes=100)
+    check_pass("decompose", unchanged=ROWS.format(n=64), remark="sort runs in PyTorch", machine=few)
+
+
+def test_results_that_nothing_reads_are_not_computed() -> None:
+    graph = run_pipeline(parse_graph(ROWS.format(n=64)), "decompose")
+    assert not any(isinstance(n.structure, Gather) for n in graph.nodes)
+    assert all(n.dtype.bits <= 32 for n in graph.nodes if n.operands and n.op.name == "minimum")
+
+
+def test_few_elements_are_selected_in_rounds() -> None:
+    text = "graph(%x: f32[64, 999]) {{ %p = topk %x {{dim=1, k={k}}}  %y = tuple_get %p {{index=1}}  return %y }}"
+    rounds = {}
+    for k in (2, 64):
+        graph = run_pipeline(parse_graph(text.format(k=k)), "decompose")
+        rounds[k] = sum(isinstance(n.structure, Reduction) for n in graph.nodes)
+    assert rounds == {2: 2, 64: 0}
