@@ -36,7 +36,7 @@ class ContractionReuse:
     """Operands of the contractions in a nest: `panels` are to stay in L1, `rows` are the others.
 
     `panel_loops` are the loops that panels depend on, `batch_loops` those that every row operand depends on too, and
-    `row_loops` all other loops of the nest.
+    `row_loops` all other loops of the nest, in the order of what their iterations step over, longest first.
     """
 
     contractions: list[Reduce]
@@ -62,12 +62,17 @@ def match_contraction_reuse(table: Accesses, nest: Sequence[For]) -> Contraction
     reads = [a for a in table.all if any(a.stmt is s for s in contractions) and not a.is_store]
     rows = [a for a in reads if not any(a is w for w in panels)]
     panel_loops = [f for f in nest if any(table.depends_on(w, f.range.var) for w in panels)]
+
+    def step(f: For) -> int:
+        """Return the elements between what neighbouring iterations read; 0 if they are not known, or for the same ones."""
+        return sum(abs(table.stride(a, f.range.var) or 0) for a in rows)
+
     return ContractionReuse(
         contractions=contractions,
         panels=panels,
         rows=rows,
         panel_loops=panel_loops,
-        row_loops=[f for f in nest if f not in panel_loops],
+        row_loops=sorted((f for f in nest if f not in panel_loops), key=step, reverse=True),
         batch_loops=[f for f in panel_loops if all(table.depends_on(a, f.range.var) for a in rows)],
         panel_bytes=sum({w.buffer: buffer_bytes(table, w) for w in panels}.values()),
     )

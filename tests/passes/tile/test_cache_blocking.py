@@ -286,3 +286,15 @@ def test_without_a_constant_the_operand_of_the_inner_loop_counts() -> None:
 def test_serial_loops_and_other_reductions_stay() -> None:
     check_pass("cache-blocking", unchanged=matmul((ROWS, COLUMNS), kind="for"))
     check_pass("cache-blocking", unchanged=matmul((ROWS, COLUMNS), body="max(%x[%i, %k], %w[%j, %k])"))
+
+
+def test_rows_follow_the_memory_of_what_they_read() -> None:
+    """The columns of the result come first, but neighbours in the image lie along %i."""
+    product = "%s = reduce add %r in 0..4 { yield %x[%r, %j, %i] * %w[%k, %r] }  store %s, %y[%k, %i, %j]"
+    params = "in %x: f32[4, 8, 8], const %w: f32[32, 4], out %y: f32[32, 8, 8]"
+
+    def nest(*loops: str) -> str:
+        return kernel(f"{' '.join(f'parallel {loop} {{' for loop in loops)} {product} {'}' * len(loops)}", params)
+
+    before, after = nest("%i in 0..8", "%j in 0..8", "%k in 0..32"), nest("%k in 0..32", "%j in 0..8", "%i in 0..8")
+    check_pass("cache-blocking", before=before, after=after, machine=ALONE)
