@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from compiler.ir.scalar import Expr, PrimitiveCall
-from compiler.ir.tile.kernel import Reduce, Stmt
+from compiler.ir.tile.kernel import Reduce, Stmt, walk
 from compiler.ir.types import DType
 
 
@@ -59,3 +59,8 @@ def without_guard(stmt: Stmt) -> Stmt:
 def uncast(e: Expr) -> Expr:
     """Return what a cast converts, or `e` itself."""
     return e.operands[0] if isinstance(e, PrimitiveCall) and e.primitive == "cast" else e
+
+
+def adds_contractions(s: Stmt) -> bool:
+    """Return True for a reduction that computes a contraction in each step, whose operands no other step shares."""
+    return isinstance(s, Reduce) and any(is_contraction(inner) for inner in walk(s.body))

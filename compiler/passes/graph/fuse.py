@@ -32,7 +32,7 @@ from compiler.ir.graph.structure import (
     is_view,
 )
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.contraction import is_contraction
+from compiler.ir.tile.contraction import adds_contractions
 from compiler.ir.tile.kernel import Kernel, Local, dim_hint
 from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, from_machine, register
@@ -416,7 +416,7 @@ class GroupSearch:
         sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
         read = preorder([o for n in sums for o in n.operands], frozenset(body.nodes))
         share_nothing = all(map(reads_once, sums)) and frozenset(sums).isdisjoint(read)
-        is_nested = any(map(adds_sums, tile.walk(kernel.body)))
+        is_nested = any(map(adds_contractions, tile.walk(kernel.body)))
         for n in sums if is_nested else sums[:-1]:
             if not share_nothing and hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
                 return f"{n.op.name} shrinks its operands: materialized"
@@ -497,8 +497,3 @@ def hinted_bytes(n: Node) -> int:
 def uses_online_softmax(kernel: Kernel, machine: Machine) -> bool:
     """Return True if `online-softmax` will block the kernel's rows, so that they share what they reread."""
     return OnlineSoftmax().for_machine(machine).match_row(FuseLoops().run(kernel, Context()), machine) is not None
-
-
-def adds_sums(s: tile.Stmt) -> bool:
-    """Return True for a reduction that computes a contraction in each step, whose operands no other step shares."""
-    return isinstance(s, tile.Reduce) and any(is_contraction(inner) for inner in tile.walk(s.body))
