@@ -72,10 +72,12 @@ def _access_cost(
 ) -> float:
     """Return the cost of an access that executes `vectors` times with lanes along `v`.
 
-    The rows of a contraction share the cost of the shuffles for a vector that they load, but not that of a gather.
+    The rows of a contraction share the cost of the shuffles for a vector that they load, and of its conversion to f32, but not
+    that of a gather.  An element that is broadcast is converted for each row.
     """
     lane_stride, step = _lane_stride(table, a, v, lanes, packed), abs(table.stride(a, v) or 0)
     element_bytes = table.types[a.buffer].dtype.bytes
+    converted = is_contraction(a.stmt) and not a.is_store and table.types[a.buffer].dtype.is_reduced_float
     aliased = step > 0 and step * element_bytes % machine.way_bytes == 0
     if lane_stride is not None:
         each = machine.unaligned_cost if lane_stride == 1 and not _is_aligned(table, a, v, lanes, packed) else 1
@@ -94,7 +96,8 @@ def _access_cost(
         return vectors * lanes * (machine.aliased_scatter_cost if aliased else machine.scatter_cost)
     else:
         return vectors * lanes * (machine.aliased_gather_cost if aliased else machine.gather_cost)
-    return vectors * (1 + (each - 1) / _accumulator_rows(table, a, v, lanes, machine)) if each != 1 else vectors
+    rows = _accumulator_rows(table, a, v, lanes, machine) if each != 1 or converted else 1
+    return vectors * (1 + (each - 1) / rows + converted / (rows if lane_stride else 1))
 
 
 def _is_deinterleaved(a: Access, step: int, lanes: int) -> bool:

@@ -188,3 +188,12 @@ def test_values_that_a_loop_does_not_change_are_not_saved_by_its_lanes() -> None
     }}"""
     before, after = (text.format(lanes=x) for x in ("", " tile 16 lanes 16"))
     check_pass("vectorize", before=before, after=after, machine=AVX512, special=False)
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [("f32", "%i"), ("f16", "%j")])
+def test_lanes_lie_along_what_has_to_be_converted(dtype: str, lanes: str) -> None:
+    """A row of the stored result is contiguous, but weights of f16 would be converted one by one for each vector of it."""
+    loops = {v: "LANES" if v == lanes else "" for v in ("%i", "%j")}
+    check(f"""kernel @k(in %x: f32[16, 8], const %w: {dtype}[16, 8], out %y: f32[8, 8]) {{
+      parallel %j in 0..8 {loops["%j"]} {{ parallel %i in 0..8 {loops["%i"]} {{
+        %s = reduce add %r in 0..16 {{ yield %x[%r, %i] * cast<f32>(%w[%r, %j]) }}  store %s, %y[%j, %i] }} }} }}""")
