@@ -149,7 +149,8 @@ converts("aten._log_softmax.default")(partial(_softmax_along, ops.log_softmax))
 
 @converts("aten.topk.default")
 def topk(x: Node, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Node, ...]:
-    return ops.result_nodes(ops.topk(x, k=k, dim=canonicalize_dim(dim, x.type.rank), largest=largest, sorted=sorted))
+    """Convert a selection; unsorted results may be in any order, and sorted ones are in one."""
+    return ops.result_nodes(ops.topk(x, k=k, dim=canonicalize_dim(dim, x.type.rank), largest=largest))
 
 
 @converts("aten.sort.default", "aten.sort.stable")

@@ -202,7 +202,7 @@ sort = declare_op(
     samples=[sample_input("f32[4, 9]", dim=1), sample_input("i64[5, 2]", dim=0, descending=True, stable=True), sample_input("f32[]", dim=0)],
 )  # fmt: skip
 topk = declare_op(
-    "topk", "x: ordered", _sorting(_selection_comparisons), type_rule=_topk_type, attrs={"k": REQUIRED, "dim": REQUIRED, "largest": True, "sorted": True},
+    "topk", "x: ordered", _sorting(_selection_comparisons), type_rule=_topk_type, attrs={"k": REQUIRED, "dim": REQUIRED, "largest": True},
     reference=torch.ops.aten.topk.default,
     samples=[sample_input("f32[4, 9]", k=3, dim=1), sample_input("f32[9, 2]", k=2, dim=0, largest=False)],
 )  # fmt: skip

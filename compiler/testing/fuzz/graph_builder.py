@@ -17,7 +17,7 @@ from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData, to_storage
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import OPERAND_KINDS, OPS, Node, Op, constant_node, input_node
-from compiler.ir.graph.structure import Elementwise, Leaf
+from compiler.ir.graph.structure import Elementwise, Leaf, Opaque
 from compiler.ir.text.type_parser import parse_type
 from compiler.ir.types import DTYPES, TensorType
 from compiler.testing.fuzz.inputs import index_operands, random_elements
@@ -65,8 +65,10 @@ class GraphBuilder:
         self.add(op(*operands, **call.attrs))
 
     def add(self, node: Node) -> None:
-        """Append the results of `node` to the values."""
-        self.values += ops.result_nodes(node)
+        """Append the results of `node` to the values; of a selection without indices, for which equal elements may be in any order."""
+        results = ops.result_nodes(node)
+        is_selection = isinstance(node.structure, Opaque) and node.structure.expansions is not None
+        self.values += results[:1] if is_selection else results
 
     def loop_body_builder(self) -> GraphBuilder:
         """Return a builder of loop bodies, without gathers and scatters: indices there have no bounds to respect."""
