@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref, evaluate_call
 from compiler.ir.types import DType, f32, f64
-from compiler.math.division import quotient
+from compiler.math.division import has_plain_reciprocal, quotient
 
 Floats = NDArray[np.floating]
 
@@ -54,9 +56,18 @@ def test_quotients_of_all_sizes(dtype: DType, exponent: int, fraction: int) -> N
     got = evaluate(quotient(Ref(dtype, "x"), Ref(dtype, "y")), x=x, y=y)
     with np.errstate(all="ignore"):
         exact = x / y
-    normal = np.abs(exact) >= np.finfo(exact.dtype).tiny
+    normal = np.abs(exact) >= np.ldexp(np.finfo(exact.dtype).tiny, fraction + 1)
     same_bits(got[normal], exact[normal])
-    assert (np.abs(got[~normal] - exact[~normal]) <= np.finfo(exact.dtype).smallest_subnormal).all()
+    assert (np.abs(got[~normal] - exact[~normal]) <= np.spacing(np.abs(exact[~normal]))).all()
+
+
+def test_large_divisors_and_constants() -> None:
+    """Their reciprocals are subnormal or infinite."""
+    y = numbers(f32, 122, 127)
+    x = np.roll(np.ldexp(numbers(f32, 0, 1), 100).astype(np.float32), 7)
+    same_bits(evaluate(quotient(Ref(f32, "x"), Ref(f32, "y")), x=x, y=y), x / y)
+    assert has_plain_reciprocal(Const(f32, 6.0))
+    assert not any(has_plain_reciprocal(Const(f32, c)) for c in (0.0, 1e-39, 1e-30, 3e38, math.inf, math.nan))
 
 
 @pytest.mark.parametrize("dtype", [f32, f64])
@@ -69,7 +80,7 @@ def test_special_numbers(dtype: DType) -> None:
         same_bits(evaluate(quotient(Ref(dtype, "x"), Ref(dtype, "y")), x=x, y=y), x / y)
 
 
-@pytest.mark.parametrize("divisor", [6.0, 3.0, -0.7, 1e-30, 3e38])
+@pytest.mark.parametrize("divisor", [6.0, 3.0, -0.7, 1e-18, 9e18])
 def test_constants(divisor: float) -> None:
     x = numbers(f32, -90, 20)
     with np.errstate(all="ignore"):

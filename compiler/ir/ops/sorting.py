@@ -123,6 +123,7 @@ class _Selection:
     length: int
     count: int
     descending: bool
+    stable: bool
 
     def expansions(self, used: frozenset[int]) -> Iterator[Mapping[int, Node]]:
         """Yield the results of each way to select that computes those in `used`."""
@@ -130,7 +131,7 @@ class _Selection:
             shape = _from_rows(slice_(_as_rows(self.x, self.dim), dim=1, start=0, size=0), self.x, self.dim).shape
             yield {VALUES: full(shape, 0, self.x.dtype), INDICES: full(shape, 0, i64)}
             return
-        if used == {VALUES}:
+        if used == {VALUES} and not (self.stable and self.x.dtype.is_float):  # keys would order zeros by their sign
             keys = _select_by_network(self.keys(keep_zero_sign=True), self.count)
             values = _elements(not_(keys) if self.descending else keys, self.x.dtype)
             yield {VALUES: _from_rows(values, self.x, self.dim)}
@@ -172,7 +173,7 @@ def _selection(node: Node) -> _Selection | None:
     count = node.attrs.get("k", length) if x.type.rank else 1
     descending = node.attrs["largest"] if "largest" in node.attrs else node.attrs["descending"]
     known = isinstance(length, int) and isinstance(count, int)
-    return _Selection(x, dim, length, count, descending) if known else None
+    return _Selection(x, dim, length, count, descending, node.attrs.get("stable", False)) if known else None
 
 
 def _expansions(node: Node, used: frozenset[int]) -> Iterator[Mapping[int, Node]]:

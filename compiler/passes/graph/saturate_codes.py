@@ -36,8 +36,9 @@ class SaturateCodes(GraphPass):
     %r = cast (round (minimum %x, 252.0)) {dtype=i32}  %q = cast (minimum (maximum (add %r, 3), 0), 255) {dtype=u8}
 
     The bound from above keeps integers within 32 bits; floats below them, and NaN, become the least integer and code 0.
-    A ReLU is such a clamp too.  Codes with a sign stay as they are: theirs of NaN is 0, not the least one.  Between a sum of integers and the codes, constant factors and summands become one
-    multiply-add: a value near the middle of two codes may become the other one.
+    A ReLU is such a clamp too.  Signed codes are left alone: NaN is 0 there, not the least code.  Between a sum of integers
+    and the codes, constant factors and summands become one multiply-add: a value near the middle of two codes may become the
+    other one.
     """
 
     name = "saturate-codes"
@@ -89,13 +90,13 @@ def saturated(graph: Graph, n: Node, constants: Collection[Node], *, fuses: bool
     if not _is_unary(codes.x, "round") or codes.shift.size != 1 or (codes.factor != 1).any():
         return None
     zero = codes.shift.item()
-    if not (0 <= zero <= MAX_ZERO_POINT and zero.is_integer()):
+    if zero < 0:
         return None
     before = _of_integers(graph, ClampedValue(codes.x.operands[0]), constants)
     low, high = (np.round(bound) + zero for bound in (before.low, before.high))
     if (low > 0).any() or (np.maximum(low, codes.low) != 0).any() or (np.minimum(high, codes.high) > 255).any():
         return None
-    bound = np.where(high <= codes.high, before.high, np.minimum(before.high, codes.high - zero))
+    bound = np.where(high <= codes.high, before.high, np.minimum(before.high, np.floor(codes.high) - zero))
     return _clamped(before, bound, int(zero), fuses)
 
 
@@ -106,9 +107,14 @@ def _through_constants(value: ClampedValue, constants: Collection[Node], graph: 
         if x is None or constant is None or (graph and (len(graph.users[value.x]) != 1 or value.x in graph.outputs)):
             return value
         inner = value.of_operand(primitive, _numbers(constant), x)
-        if inner is None:
+        if inner is None or (graph is None and not is_zero_point(inner.shift)):
             return value
         value = inner
+
+
+def is_zero_point(shift: Numbers) -> bool:
+    """Return True for integers that floats and i32 add without rounding or wrapping."""
+    return bool(((np.abs(shift) <= MAX_ZERO_POINT) & (shift == np.round(shift))).all())
 
 
 def _of_integers(graph: Graph, value: ClampedValue, constants: Collection[Node]) -> ClampedValue:

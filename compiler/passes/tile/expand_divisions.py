@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from compiler.analysis.accesses import Accesses
-from compiler.ir.scalar import PrimitiveCall
+from compiler.ir.scalar import Const, PrimitiveCall
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, Kernel, Range, extent_hint
 from compiler.ir.types import f32, f64
-from compiler.math.division import quotient
+from compiler.math.division import has_plain_reciprocal, quotient
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.tile.expand_math import with_expanded_calls
 
@@ -26,12 +26,11 @@ class ExpandDivisions(TilePass):
     for %i tile 64 lanes 16 { store %e[%i] / %sum, %y[%i] }
     ->  %r = 1.0 / %sum  for %i ... { %p = %e[%i] * %r  %d = fma(-%p, %sum, %e[%i])  store fma(%d, %r, %p), %y[%i] }
 
-    The result has the same bits (`compiler.math.division`); the reciprocal stands in the loop here, and code generation moves it out.
+    The result has the same bits, but for extreme numbers (`compiler.math.division`); the reciprocal stands in the loop here, and code generation moves it out.
     Applies where a multiply-add is one instruction.  Divisions by powers of two are left to code generation.
     """
 
     name = "expand-divisions"
-    exact = True
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         if context.machine.fma_instructions > 1:
@@ -64,6 +63,8 @@ def is_shared(table: Accesses, division: PrimitiveCall, loops: tuple[Range, ...]
     """Return True if the quotient varies between lanes, and the divisor not with the innermost loop."""
     _, y = division.operands
     innermost, lane = loops[-1], next((r for r in loops if r.lanes), None)
+    if isinstance(y, Const) and not has_plain_reciprocal(y):
+        return False
     if lane is None or lane.var not in table.varying_loops(division) or innermost.var in table.varying_loops(y):
         return False
     return extent_hint(innermost) >= MIN_QUOTIENTS * max(1, innermost.lanes)

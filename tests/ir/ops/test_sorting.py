@@ -154,3 +154,9 @@ def test_rows_whose_number_changes_share_a_program() -> None:
         x = torch.randn(rows, 40)
         for a, b in zip(compiled(x), Ranked()(x), strict=True):
             assert torch.equal(a, b)
+
+
+def test_stable_sorts_keep_the_order_of_zeros() -> None:
+    x = torch.tensor([[0.0, -0.0, 1.0, 0.0, -0.0]] * 3)
+    compiled = compiler.compile(lambda x: torch.sort(x, dim=1, stable=True)[0], (x,))
+    assert torch.equal(torch.signbit(compiled(x)), torch.signbit(torch.sort(x, dim=1, stable=True)[0]))

@@ -38,6 +38,15 @@ def test_bounds_of_codes_are_integers(factor: float) -> None:
     )
 
 
+def test_a_bound_between_two_codes_is_truncated() -> None:
+    check_pass(
+        "saturate-codes",
+        before=graph("%r = round %x  %low = maximum %r, 0.0  %high = minimum %low, 127.5  %q = cast %high {dtype=u8}"),
+        after=graph("%u = minimum %x, 127.0  %r = round %u  %i = cast %r {dtype=i32}", CODES),
+        special=False,
+    )
+
+
 def test_a_scaled_sum_of_integers_is_one_multiply_add() -> None:
     check_pass(
         "saturate-codes",
@@ -78,9 +87,19 @@ def test_an_activation_bounds_codes() -> None:
         "%r = round %x  %z = add %r, 0.5  " + CLAMPS,
         "%r = round %x  %z = add %r, -3.0  " + CLAMPS,
         "%z = add %x, 3.0  " + CLAMPS,
+        "%r = round %x  %a = add %r, 1e8  %z = add %a, -1e8  " + CLAMPS,
         "%r = round %x  %low = maximum %r, -128.0  %high = minimum %low, 127.0  %q = cast %high {dtype=i8}",
     ],
-    ids=["no least", "no greatest", "another least", "no integer", "negative zero point", "truncated", "signed"],
+    ids=[
+        "no least",
+        "no greatest",
+        "another least",
+        "no integer",
+        "negative zero point",
+        "truncated",
+        "rounded summands",
+        "signed",
+    ],
 )
 def test_what_stays(lines: str) -> None:
     check_pass("saturate-codes", unchanged=graph(lines), special=False)

@@ -9,7 +9,7 @@ from compiler.testing.checks import check_pass
 
 KERNEL = """kernel @k(in %x: f32[5, 256], in %s: f32[5, 256], out %y: f32[5, 256]) {{
   parallel %i in 0..5 {{ %t = reduce add %k in 0..256 {{ yield %x[%i, %k] }}  for %j in 0..256 tile 64 lanes 16 {{ {body} }} }} }}"""
-MULTIPLIED = """%n = %x[%i, %j]  %scale = where(abs(%t) < 1.0842021724855044e-19, 9.223372036854776e+18:f32, 1.0)
+MULTIPLIED = """%n = %x[%i, %j]  %size0 = abs(%t)  %scale = where(%size0 < 1.0842021724855044e-19, 9.223372036854776e+18:f32, where(%size0 > 4.253529586511731e+37, 1.0842021724855044e-19:f32, 1.0))
   %a = %n * %scale  %b = %t * %scale  %r = 1.0 / %b  %p = %a * %r  %d = fma(-%p, %b, %a)  %size = abs(%d)
   store where((%size > 0.0) & (%size < inf), fma(%d, %r, %p), %p), %y[%i, %j]"""
 
@@ -30,8 +30,9 @@ def test_a_row_is_divided_by_its_sum() -> None:
         "store %x[%i, %j] / %s[%i, %j], %y[%i, %j]",
         "store %t / %s[%i, %j], %y[%i, %j]",
         "store %x[%i, %j] * (1.0 / %t), %y[%i, %j]",
+        "store %x[%i, %j] / 1e-39, %y[%i, %j]",
     ],
-    ids=["other divisors", "one dividend", "numbers"],
+    ids=["other divisors", "one dividend", "numbers", "an infinite reciprocal"],
 )
 def test_what_stays(body: str) -> None:
     check_pass("expand-divisions", unchanged=KERNEL.format(body=body), machine=AVX512)
