@@ -14,8 +14,8 @@ from compiler.math.division import has_plain_reciprocal, quotient
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.tile.expand_math import with_expanded_calls
 
-MIN_QUOTIENTS = 4
-"""Fewest vectors that share a divisor for which its reciprocal pays."""
+MIN_QUOTIENTS = 128
+"""Fewest vectors that share a divisor: shorter loops end while their divisions still run, beside what follows in the reorder buffer."""
 
 
 @register
@@ -50,7 +50,7 @@ class ExpandDivisions(TilePass):
 
 
 def shared_divisions(table: Accesses, body: Block, loops: tuple[Range, ...]) -> Iterator[PrimitiveCall]:
-    """Yield the divisions of vectors whose divisor is the same for several steps of the innermost of `loops` around them."""
+    """Yield the divisions of vectors whose divisor is the same for many steps of the innermost of `loops` around them."""
     for s in body:
         inner = (*loops, *tile.stmt_ranges(s))
         yield from shared_divisions(table, tile.stmt_body(s), inner)
