@@ -136,11 +136,12 @@ def eager_function(node: Node, attrs: Mapping[str, Any], users: Collection[Node]
 def call_template(operator: Any, operands: int, attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call of `operator`, the reference of an op with `attrs`, as `ops.eager` has them.
 
-    They go by position where the schema allows that, which is faster.
+    They go by position where the schema allows that, which is faster.  What the op has no attribute for is the schema's default.
     """
     named = operator._schema.arguments[operands:]
-    positional = tuple(attrs[p.name] for p in named if not p.kwarg_only)
-    keywords = tuple((p.name, attrs[p.name]) for p in named if p.kwarg_only)
+    values = {p.name: attrs.get(p.name, p.default_value) for p in named}
+    positional = tuple(values[p.name] for p in named if not p.kwarg_only)
+    keywords = tuple((p.name, values[p.name]) for p in named if p.kwarg_only)
     return {"args": (*(f"%{k}" for k in range(operands)), *positional), "kwargs": keywords}
 
 
