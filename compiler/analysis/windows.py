@@ -9,7 +9,7 @@ from compiler.analysis.convolution_match import match_padding
 from compiler.analysis.plain_reductions import is_plain_reduction
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import IDENTITIES, IndexMap, Leaf, Reduction, index_vars, is_permutation, is_view
+from compiler.ir.graph.structure import IDENTITIES, IndexMap, Leaf, Reduction, index_vars, is_permutation, viewed
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import Dim, var
 from compiler.ir.tile.kernel import dim_hint
@@ -99,10 +99,8 @@ def adds_overlapping_products(n: Node) -> bool:
     """Return True if `n` adds results of a contraction, seen through views, in windows that overlap."""
     if not isinstance(n.structure, Reduction) or n.structure.combine != "add" or len(n.operands) != 1:
         return False
-    (source,), extents = n.operands, n.structure.domain(n).extents
-    while is_view(source.structure, source) and len(source.operands) == 1:
-        (source,) = source.operands
-    if not is_contraction_node(source):
+    extents = n.structure.domain(n).extents
+    if not is_contraction_node(viewed(n.operands[0])):
         return False
 
     def overlaps(d: Dim) -> bool:

@@ -159,8 +159,8 @@ class CPUTarget(Target):
 
     def narrowing_instructions(self, dtype: DType, lanes: int) -> NarrowingInstructions | None:
         """Return the instructions that narrow vectors of `lanes` i32 to `dtype` with saturation, or None."""
-        own = (n for n in NARROWING_INSTRUCTIONS if self.has_feature(n.feature))
-        return next((n for n in own if n.dtype == dtype and n.bits == lanes * 32), None)
+        fitting = (n for n in NARROWING_INSTRUCTIONS if n.dtype == dtype and n.bits == lanes * 32)
+        return next((n for n in fitting if self.has_feature(n.feature)), None)
 
     def lanes(self, bits: int) -> int:
         """Return how many elements of `bits` bits fit one vector register."""

@@ -330,6 +330,13 @@ def is_view(structure: Structure, node: Node) -> bool:
     return len(reads) == 1 and not reads[0].guards
 
 
+def viewed(node: Node) -> Node:
+    """Return what `node` is a view of, through any number of views of one operand; itself if it is none."""
+    while is_view(node.structure, node) and len(node.operands) == 1:
+        (node,) = node.operands
+    return node
+
+
 def is_permutation(node: Node) -> bool:
     """Return True if a view has every element of its operand once."""
     s = node.structure
@@ -352,3 +359,10 @@ def elementwise_expr(node: Node, dtypes: Sequence[DType] = ()) -> Expr:
     dtypes = dtypes or [o.dtype.compute if node.structure.uses_compute_dtype else o.dtype for o in node.operands]
     result = node.structure.fn(*(Ref(d, f"x{k}") for k, d in enumerate(dtypes)), **node.attrs)
     return result if isinstance(result, Expr) else const(result, node.dtype)
+
+
+def primitive_of(n: Node) -> str:
+    """Return the primitive that an elementwise node applies to its operands, as they are and in their order; "" if there is none."""
+    e = elementwise_expr(n) if isinstance(n.structure, Elementwise) else None
+    names = [a.name if isinstance(a, Ref) else "" for a in e.operands] if isinstance(e, PrimitiveCall) else []
+    return e.primitive if isinstance(e, PrimitiveCall) and names == [f"x{k}" for k in range(len(n.operands))] else ""

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from compiler.ir.scalar import Expr, Load, PrimitiveCall
+from compiler.ir.scalar import Expr, PrimitiveCall
 from compiler.ir.tile.kernel import Reduce, Stmt, walk
 from compiler.ir.types import DType
 
@@ -63,9 +63,7 @@ def uncast(e: Expr) -> Expr:
 
 def adds_contractions(s: Stmt) -> bool:
     """Return True for a reduction that computes a contraction in each step, with an operand that other steps read again."""
-
-    def is_shared(e: Load) -> bool:
-        return isinstance(s, Reduce) and not {r.var for r in s.ranges} & e.used_names
-
-    inner = (c for c in walk(s.body) if is_contraction(c)) if isinstance(s, Reduce) else ()
-    return any(is_shared(e) for c in inner for e in c.value.loads)
+    if not isinstance(s, Reduce):
+        return False
+    steps = {r.var for r in s.ranges}
+    return any(not steps & e.used_names for c in walk(s.body) if is_contraction(c) for e in c.value.loads)

@@ -9,7 +9,7 @@ import numpy as np
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node
-from compiler.ir.graph.structure import is_cast, is_view
+from compiler.ir.graph.structure import is_cast, viewed
 from compiler.ir.types import DTYPES, f32, i32
 from compiler.passes.base import Context, GraphPass, register
 
@@ -40,8 +40,7 @@ class ExpandFiniteCasts(GraphPass):
 
 def is_finite_constant(n: Node) -> bool:
     """Return True if `n` is a constant of floats of 8 bits, or a view of one, whose elements are numbers."""
-    while is_view(n.structure, n):
-        (n,) = n.operands
+    n = viewed(n)
     if n.op is not CONSTANT or not (n.dtype.is_encoded and n.dtype.bits == 8):
         return False
     return bool(np.isfinite(n.attrs["value"].numpy_values).all())

@@ -9,9 +9,8 @@ from math import inf
 from compiler.analysis.plain_reductions import reduced_dims
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, scalar_value
-from compiler.ir.graph.structure import Elementwise, IndexMap, Reduction, elementwise_expr
+from compiler.ir.graph.structure import IndexMap, Reduction, primitive_of
 from compiler.ir.ops import exp_ftz
-from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.passes.base import Context, GraphPass, register
 
 Users = Mapping[Node, tuple[Node, ...]]
@@ -40,13 +39,6 @@ class FlushExponentials(GraphPass):
             if only_summed(n, users, outputs) and context.may_apply(self, "small exponentials flushed", n):
                 new[n] = exp_ftz(n.operands[0], loc=n.loc).with_name(n.name)
         return ir.replace_nodes(new)
-
-
-def primitive_of(n: Node) -> str:
-    """Return the primitive that an elementwise node applies to its operands, as they are and in their order; "" if there is none."""
-    e = elementwise_expr(n) if isinstance(n.structure, Elementwise) else None
-    names = [a.name if isinstance(a, Ref) else "" for a in e.operands] if isinstance(e, PrimitiveCall) else []
-    return e.primitive if isinstance(e, PrimitiveCall) and names == [f"x{k}" for k in range(len(n.operands))] else ""
 
 
 def is_difference_from_max(n: Node) -> bool:

@@ -11,12 +11,10 @@ from compiler.analysis.contraction_nodes import operand_positions
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Elementwise, Reduction
+from compiler.ir.graph.structure import Reduction, primitive_of
 from compiler.ir.interpret.graph import interpret
-from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.ir.symbolic.index_expr import Dim, var
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.graph.canonicalize import trace
 from compiler.passes.graph.fold import constant_sources, is_widened
 
 MAX_SCALE_EXPONENT = 64
@@ -51,14 +49,14 @@ class FoldScale(GraphPass):
     def fold_into_weights(self, graph: Graph, n: Node, constants: Mapping[Node, Collection[Node]]) -> Node | None:
         """Return `n` with its factor folded into the weights, or None if the pattern does not match."""
         if (
-            not _is_primitive(n, "mul")
+            primitive_of(n) != "mul"
             or n.operands[1] not in constants
             or n.dtype.is_reduced_float
             or not n.dtype.is_float
         ):
             return None
         inner, factor = n.operands
-        shift = inner.operands[1] if _is_primitive(inner, "add") and inner.operands[1] in constants else None
+        shift = inner.operands[1] if primitive_of(inner) == "add" and inner.operands[1] in constants else None
         product = inner if shift is None else inner.operands[0]
         path = (product,) if shift is None else (product, inner)
         if any(len(graph.users[p]) != 1 or p in graph.outputs or p.type != n.type for p in path):
@@ -79,15 +77,6 @@ def _is_safe_factor(factor: Node) -> bool:
     (value,) = interpret(Graph((), (factor,)), ())
     exponents = torch.frexp(value)[1].abs()
     return bool((value.isfinite() & ((value == 0) | (exponents <= MAX_SCALE_EXPONENT))).all())
-
-
-def _is_primitive(n: Node, primitive: str) -> bool:
-    """Return True if `n` applies just `primitive` to its two operands."""
-    if not isinstance(n.structure, Elementwise) or len(n.operands) != 2:
-        return False
-    x, y = (Ref(o.dtype, name) for o, name in zip(n.operands, "xy", strict=True))
-    e = trace(n, (x, y))
-    return isinstance(e, PrimitiveCall) and e.primitive == primitive and e.operands == (x, y)
 
 
 def _weight_channel_dim(n: Node, factor: Node) -> int | None:

@@ -58,7 +58,7 @@ class LowerToCol2im(GraphPass):
 
 @dataclass(frozen=True)
 class ScatterWindow:
-    """Where a pixel adds its products by spatial dimension: with tap `k`, pixel `l` to result `l * stride + k * dilation - start`.
+    """Results that the pixels of an image add to, by spatial dimension: pixel `l` and tap `k` to `l * stride + k * dilation - start`.
 
     `weight` is [channels, result channels of a group, *taps].
     """

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
-from compiler.ir.graph.node import Node, constant_node
-from compiler.ir.graph.structure import Elementwise, elementwise_expr, is_cast
-from compiler.ir.scalar import PrimitiveCall, Ref
+from compiler.ir.graph.node import Node, constant_node, scalar_constant
+from compiler.ir.graph.structure import is_cast, primitive_of
 from compiler.ir.types import f32, i32, u8
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.fold import constant_sources, constant_values
@@ -44,10 +43,11 @@ class SaturateCodes(GraphPass):
     name = "saturate-codes"
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        constants = constant_sources(ir)
+        bytes_ = [n for n in ir.nodes if not isinstance(n.result_type, tuple) and n.dtype == u8]
+        constants = constant_sources(ir) if bytes_ else {}
         new: dict[Node, Node] = {}
-        for n in ir.nodes:
-            if isinstance(n.result_type, tuple) or n.dtype != u8 or n in constants:
+        for n in bytes_:
+            if n in constants:
                 continue
             codes = saturated(ir, n, constants, fuses=context.machine.fma_instructions == 1)
             if codes is not None and context.may_apply(self, "clamped as integers", n):
@@ -87,7 +87,7 @@ def saturated(graph: Graph, n: Node, constants: Collection[Node], *, fuses: bool
     if not is_cast(n) or n.operands[0].dtype != f32:
         return None
     codes = _through_constants(ClampedValue(n.operands[0]), constants)
-    if not _is_unary(codes.x, "round") or codes.shift.size != 1 or (codes.factor != 1).any():
+    if primitive_of(codes.x) != "round" or codes.shift.size != 1 or (codes.factor != 1).any():
         return None
     zero = codes.shift.item()
     if zero < 0:
@@ -145,23 +145,12 @@ def _numbers(constant: Node) -> Numbers:
 def _constant(values: Numbers) -> Node:
     """Return a constant of f32; one number if all are the same."""
     array = np.asarray(values, np.float32)
-    return constant_node(array.flat[0] * np.ones((), np.float32) if array.size and np.ptp(array) == 0 else array)
-
-
-def _is_unary(n: Node, primitive: str) -> bool:
-    if not isinstance(n.structure, Elementwise) or len(n.operands) != 1:
-        return False
-    e = elementwise_expr(n)
-    return isinstance(e, PrimitiveCall) and e.primitive == primitive and isinstance(e.operands[0], Ref)
+    return scalar_constant(array.flat[0].item()) if array.size and np.ptp(array) == 0 else constant_node(array)
 
 
 def _binary(n: Node, constants: Collection[Node]) -> tuple[str, Node | None, Node | None]:
     """Return the primitive of `n`, its constant operand and the other one, which has the shape of `n`; None where it has none."""
-    if not isinstance(n.structure, Elementwise) or len(n.operands) != 2:
-        return "", None, None
-    e = elementwise_expr(n)
-    if not isinstance(e, PrimitiveCall) or not all(isinstance(a, Ref) for a in e.operands) or n.dtype != f32:
-        return "", None, None
     known = [o for o in n.operands if o in constants]
     varying = [o for o in n.operands if o not in constants and o.shape == n.shape]
-    return (e.primitive, known[0], varying[0]) if len(known) == len(varying) == 1 else ("", None, None)
+    is_binary = len(known) == len(varying) == 1 and len(n.operands) == 2 and n.dtype == f32
+    return (primitive_of(n), known[0], varying[0]) if is_binary else ("", None, None)

@@ -11,10 +11,11 @@ from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, scalar_value
-from compiler.ir.graph.structure import Leaf, Opaque, Reduction, is_view
+from compiler.ir.graph.structure import Leaf, Opaque, Reduction, is_view, viewed
 from compiler.ir.ops.reductions import first_index
 from compiler.ir.types import i64
 from compiler.passes.base import Context, GraphPass, from_machine, register
+from compiler.passes.graph.two_level_scan import divisors
 
 SEARCH_OPERATIONS = 4
 """Operations for each element that is compared with the extreme value: equal, NaN, the index, the least index."""
@@ -61,7 +62,7 @@ class TwoLevelArgmax(GraphPass):
         shape = x.type.static_shape()
         if machine.operation_seconds(prod(shape) * SEARCH_OPERATIONS) < self.min_seconds:
             return 0
-        sizes = (s for s in range(self.min_block, shape[dim] // 2 + 1) if shape[dim] % s == 0)
+        sizes = (s for s in divisors(shape[dim]) if self.min_block <= s <= shape[dim] // 2)
         return min(sizes, key=lambda s: s + shape[dim] // s, default=0)
 
 
@@ -105,9 +106,7 @@ def is_same_value(a: Node, b: Node) -> bool:
 
 def is_stored(x: Node) -> bool:
     """Return True if `x` is a view of a value that is in memory in any case."""
-    while is_view(x.structure, x) and len(x.operands) == 1:
-        (x,) = x.operands
-    return isinstance(x.structure, (Leaf, Opaque))
+    return isinstance(viewed(x).structure, (Leaf, Opaque))
 
 
 def without_idle_views(n: Node) -> Node:

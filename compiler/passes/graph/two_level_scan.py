@@ -33,6 +33,11 @@ def reduce_op(combine: str, dtype: DType) -> Callable[..., Node]:
     return (BOOLEAN_REDUCE_OPS if dtype == boolean else REDUCE_OPS)[combine]
 
 
+def divisors(n: int) -> list[int]:
+    """Return the divisors of a positive number, in no order; the root of a square twice."""
+    return [d for k in range(1, isqrt(n) + 1) if n % k == 0 for d in (k, n // k)]
+
+
 @register
 @dataclass(frozen=True)
 class TwoLevelScan(GraphPass):
@@ -68,9 +73,8 @@ class TwoLevelScan(GraphPass):
             return None
         if extent < self.min_length or total > extent * self.max_rows:
             return None
-        divisors = [d for k in range(1, isqrt(extent) + 1) if extent % k == 0 for d in (k, extent // k)]
         candidates = [
-            d for d in divisors if max(2, self.block_size // 8) <= d <= self.block_size * 2 and d * 4 <= extent
+            d for d in divisors(extent) if max(2, self.block_size // 8) <= d <= self.block_size * 2 and d * 4 <= extent
         ]
         chains = machine.threads * machine.lanes(n.dtype.bits)
         return max((d for d in candidates if d * chains <= extent), default=min(candidates, default=None))
