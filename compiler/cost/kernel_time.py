@@ -243,7 +243,9 @@ class KernelCycles:
         lanes = min(lane.lanes, lane.tile)
         columns = min(lane.lanes, self.contiguous_tile(a, axes, scope)) if stride is not None and not a.is_masked else 1
         if stride is not None and is_interleaved(columns, stride, lane.lanes):
-            return (accessed(1, a.is_store) + shuffled(log2(columns))) * n
+            is_dense = columns == stride
+            stored = accessed(1, a.is_store) if is_dense else masked(stride / columns, a.is_store, self.machine)
+            return (stored + shuffled(log2(columns))) * n
         if columns < MIN_TRANSPOSE_BLOCK:
             m = self.machine
             each = Issue(shuffles=m.gather_shuffles, instructions=m.gather_instructions)

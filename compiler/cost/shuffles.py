@@ -12,5 +12,10 @@ def is_deinterleaved(stride: int, lanes: int) -> bool:
 
 
 def is_interleaved(columns: Dim, row_stride: Dim, lanes: int) -> bool:
-    """Return True if the rows of a stored block follow each other without gaps and are short: whole vectors of several rows are stored."""
-    return isinstance(columns, int) and columns == row_stride and 2 <= columns <= lanes // 2
+    """Return True if the rows of a stored block are short and close together: vectors of several rows are stored.
+
+    What lies between the rows is less than a row, and is masked.
+    """
+    if not isinstance(columns, int) or not isinstance(row_stride, int):
+        return False
+    return 2 <= columns <= row_stride < 2 * columns and row_stride <= lanes // 2

@@ -147,13 +147,14 @@ def test_a_register_of_the_widest_type(types: tuple[str, str], lanes: int) -> No
 def test_blocks_are_turned_where_another_loop_walks_along_memory() -> None:
     """Each vector takes its share of the rows, as many as lanes, and of the shuffles."""
 
-    def turned(rows: int, y: str = "%i, %j") -> int:
-        body = f"parallel %j in 0..{rows} {{ for %i in 0..64 {{ store %x[%j, %i], %y[{y}] }} }}"
-        return scores(f"in %x: f32[{rows}, 64], out %y: f32[64, {rows + 1}]", body)["i"]
+    def turned(rows: int, gap: int = 1) -> int:
+        body = f"parallel %j in 0..{rows} {{ for %i in 0..64 {{ store %x[%j, %i], %y[%i, %j] }} }}"
+        return scores(f"in %x: f32[{rows}, 64], out %y: f32[64, {rows + gap}]", body)["i"]
 
     assert turned(16) == 16 * (64 - 4) + 16 * 64 - 64 * 3
     assert turned(8) == 8 * (64 - 4) + 8 * 64 - 32 * 4
-    assert turned(3) == 3 * (64 - 4) + 3 * 64 - 3 * 64 * 5
+    assert turned(3) == 3 * (64 - 4) + 3 * 64 - 3 * 4 * 1.5 * 3  # several rows in one vector
+    assert turned(3, gap=4) == 3 * (64 - 4) + 3 * 64 - 3 * 64 * 5
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,12 @@ def literal(value: Number, dtype: DType) -> str:
 
 def first_lanes_mask(count: int, lanes: int) -> str:
     """Return the constant mask that is true in the first `count` of `lanes`."""
-    return "<" + ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(lanes)) + ">"
+    return constant_mask([k < count for k in range(lanes)])
+
+
+def constant_mask(lanes: Sequence[bool]) -> str:
+    """Return the constant mask of these lanes."""
+    return "<" + ", ".join(f"i1 {'true' if lane else 'false'}" for lane in lanes) + ">"
 
 
 SSA_NAME = re.compile(r"%[\w.]+")

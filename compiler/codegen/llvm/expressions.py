@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from compiler.codegen.llvm.addresses import AddressEmitter, PrefetchedLines
-from compiler.codegen.llvm.builder import first_lanes_mask, intrinsic_suffix, literal, llvm_type, memory_type
+from compiler.codegen.llvm.addresses import PrefetchedLines
+from compiler.codegen.llvm.builder import (
+    constant_mask,
+    first_lanes_mask,
+    intrinsic_suffix,
+    literal,
+    llvm_type,
+    memory_type,
+)
+from compiler.codegen.llvm.memory import MemoryEmitter, nontemporal_condition
 from compiler.codegen.llvm.narrowing import narrow, packed_registers, saturated_operand
 from compiler.codegen.llvm.primitives import (
     emit_primitive,
@@ -32,17 +40,16 @@ from compiler.codegen.llvm.transpose import interleave, min_block_columns, to_co
 from compiler.cost.machine import CACHE_LINE_BYTES
 from compiler.cost.shuffles import is_deinterleaved
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
-from compiler.ir.symbolic.index_atoms import terms
-from compiler.ir.symbolic.index_expr import Dim, IndexExpr, minimum, mod, var, variables
+from compiler.ir.symbolic.index_expr import Dim, var, variables
 from compiler.ir.tile.kernel import Prefetch
-from compiler.ir.types import DType, boolean, i64
+from compiler.ir.types import boolean, i64
 
 INTERLEAVE_COUNT = 2
 """Registers that are computed together; four gained no more when measured."""
 
 
 @dataclass
-class ExprEmitter(AddressEmitter):
+class ExprEmitter(MemoryEmitter):
     """Emits the elements of expressions in one scope.
 
     `prefetched` holds the lines that this step of a loop and the ones unrolled before it prefetch.
@@ -194,10 +201,10 @@ class ExprEmitter(AddressEmitter):
                 return self._load_masked_scalar(e, buffer, offset, coord, other)
             pointer = self.emit_pointer(buffer, offset, coord)
             value = self.b.emit(f"load {memory_type(dtype)}, ptr {pointer}, align {dtype.alignment}")
-            return self._from_memory(value, dtype, 0)
+            return self.from_memory(value, dtype, 0)
         mask = self.lane_mask(e.mask, coord, lanes)
         offset, stride = element.at_coord(self.scope, coord)
-        passthru = self._to_memory(other, dtype, lanes) if other is not None else "zeroinitializer"
+        passthru = self.to_memory(other, dtype, lanes) if other is not None else "zeroinitializer"
         is_affine = not vector_index and e.mask is None
         block = element.transpose_block(self.scope, coord) if is_affine else None
         if (
@@ -214,64 +221,16 @@ class ExprEmitter(AddressEmitter):
         elif stride == 0:
             value = self._load_broadcast(e, buffer, self.emit_pointer(buffer, offset, coord), mask, lanes, passthru)
         else:
-            value = self._load_vector(dtype, lanes, self.emit_pointer(buffer, offset, coord), mask, passthru)
-        return self._from_memory(value, dtype, lanes)
-
-    def _load_vector(
-        self, dtype: DType, lanes: int, address: str, mask: str | None = None, passthru: str = "zeroinitializer"
-    ) -> str:
-        """Load contiguous elements; lanes for which the mask is false hold `passthru`."""
-        memory = memory_type(dtype, lanes)
-        if not mask:
-            return self.b.emit(f"load {memory}, ptr {address}, align {dtype.alignment}")
-        return self.b.intrinsic(memory, f"llvm.masked.load.{intrinsic_suffix(dtype, lanes)}.p0",
-                                (f"ptr align {dtype.alignment}", address), (llvm_type(boolean, lanes), mask), (memory, passthru))  # fmt: skip
-
-    def _store_vector(
-        self, dtype: DType, lanes: int, bits: str, address: str, mask: str | None, nontemporal: Dim | None = None
-    ) -> None:
-        """Store contiguous elements in the lanes for which the mask, if any, is true.
-
-        Without a mask the store is non-temporal if `nontemporal` >= 0, which requires alignment to the vector's size.
-        """
-        memory = memory_type(dtype, lanes)
-        if not mask:
-            self._store_unmasked(
-                f"store {memory} {bits}, ptr {address}", dtype.alignment, lanes * dtype.bytes, nontemporal
-            )
-            return
-        self.b.intrinsic("void", f"llvm.masked.store.{intrinsic_suffix(dtype, lanes)}.p0",
-                         (memory, bits), (f"ptr align {dtype.alignment}", address), (llvm_type(boolean, lanes), mask))  # fmt: skip
-
-    def _store_first_lane(self, dtype: DType, lanes: int, bits: str, address: str) -> None:
-        """Store lane 0 as a scalar: a masked store of one lane of a narrowed vector writes too many bytes in LLVM 22 (LLVM issue 179489)."""
-        first = self.b.emit(f"extractelement {memory_type(dtype, lanes)} {bits}, i64 0")
-        self.b.emit_void(f"store {memory_type(dtype)} {first}, ptr {address}, align {dtype.alignment}")
-
-    def _store_unmasked(self, store: str, alignment: int, width: int, nontemporal: Dim | None) -> None:
-        """Emit a store of `width` bytes: non-temporal if that is a vector register and `nontemporal` >= 0 at run time."""
-        temporal_store, nontemporal_store = f"{store}, align {alignment}", f"{store}, align {width}, !nontemporal !0"
-        if nontemporal is None or width not in (16, 32, 64):
-            self.b.emit_void(temporal_store)
-        elif isinstance(nontemporal, int):
-            self.b.emit_void(nontemporal_store if nontemporal >= 0 else temporal_store)
-        else:
-            flag = self.b.emit(f"icmp slt i64 {self.emit_resolved_index(nontemporal, {}, None)}, 0")
-            self.b.if_else(flag, lambda: self.b.emit_void(temporal_store), lambda: self.b.emit_void(nontemporal_store))
+            value = self.load_vector(dtype, lanes, self.emit_pointer(buffer, offset, coord), mask, passthru)
+        return self.from_memory(value, dtype, lanes)
 
     def _load_masked_scalar(self, e: Load, buffer: StorageBuffer, offset: Dim, coord: Coord, other: str | None) -> str:
         """Load a scalar under a mask: `other`, or 0, if the mask is false."""
         assert e.mask is not None
         dtype = buffer.type.dtype
         mask, ty = self.emit_element(e.mask, coord), llvm_type(dtype)
-        value = self._from_memory(self._load_if(mask, self.emit_pointer(buffer, offset, coord), dtype), dtype, 0)
+        value = self.from_memory(self.load_if(mask, self.emit_pointer(buffer, offset, coord), dtype), dtype, 0)
         return self.b.emit(f"select i1 {mask}, {ty} {value}, {ty} {other or literal(0, dtype)}")
-
-    def _load_if(self, condition: str, address: str, dtype: DType) -> str:
-        """Load one element; if `condition` is false, load an undefined value from a dummy address instead."""
-        dummy = self.b.alloca(f"{memory_type(dtype)}, align {dtype.alignment}")
-        safe = self.b.emit(f"select i1 {condition}, ptr {address}, ptr {dummy}")
-        return self.b.emit(f"load {memory_type(dtype)}, ptr {safe}, align {dtype.alignment}")
 
     def _load_broadcast(
         self, e: Load, buffer: StorageBuffer, address: str, mask: str | None, lanes: int, passthru: str
@@ -283,7 +242,7 @@ class ExprEmitter(AddressEmitter):
             return self.b.splat(element, self.b.emit(f"load {element}, ptr {address}, align {dtype.alignment}"), lanes)
         assert mask is not None
         any_lane = self.b.intrinsic("i1", f"llvm.vector.reduce.or.v{lanes}i1", (flags, mask))
-        value = self.b.splat(element, self._load_if(any_lane, address, dtype), lanes)
+        value = self.b.splat(element, self.load_if(any_lane, address, dtype), lanes)
         return self.b.emit(f"select {flags} {mask}, {memory} {value}, {memory} {passthru}")
 
     def _load_deinterleaved(self, buffer: StorageBuffer, offset: Dim, stride: int, coord: Coord, lanes: int) -> str:
@@ -294,7 +253,7 @@ class ExprEmitter(AddressEmitter):
         starts = [max(min(k, span - lanes), 0) for k in range(0, span, lanes)]
         pointers = [self.emit_pointer(buffer, offset + s, coord) for s in starts]
         mask = first_lanes_mask(span, lanes) if span < lanes else None
-        vectors = [self._load_vector(dtype, lanes, p, mask) for p in pointers]
+        vectors = [self.load_vector(dtype, lanes, p, mask) for p in pointers]
         value = vectors[0]
         # position in `value` of each lane's element; -1 until a shuffle has brought it there
         positions = [k * stride if k * stride < lanes and k < active else -1 for k in range(lanes)]
@@ -314,11 +273,11 @@ class ExprEmitter(AddressEmitter):
         rows = ["zeroinitializer"] * lanes
         pointers = [self.emit_pointer(buffer, d, coord) for d in element.row_offsets(self.scope, block, coord)]
         for r, pointer in enumerate(pointers):
-            rows[r] = self._load_vector(dtype, width, pointer, block.column_mask(width))
+            rows[r] = self.load_vector(dtype, width, pointer, block.column_mask(width))
         columns = to_columns(self.b, rows, memory_type(dtype), width, chunk)
         for column_coord, column in zip(block.coords, columns, strict=False):
             key = (id(e), tuple({**coord, **column_coord}[a] for a in axes))
-            self.memo[key] = self._from_memory(column, dtype, lanes)
+            self.memo[key] = self.from_memory(column, dtype, lanes)
         return self.memo[(id(e), tuple(coord[a] for a in axes))]
 
     def _load_gather(
@@ -370,7 +329,7 @@ class ExprEmitter(AddressEmitter):
                 continue
             vectors = [self.emit_element(operand, c, lane.lanes) for c in self.interleaved_coords(operand, group)]
             packed, pointer = narrow(self.b, narrowing, vectors), self.emit_pointer(buffer, offset, group[0])
-            self._store_vector(buffer.type.dtype, count * lane.lanes, packed, pointer, None)
+            self.store_vector(buffer.type.dtype, count * lane.lanes, packed, pointer, None)
         return left
 
     def _has_vector_index(self, index: tuple[Dim, ...]) -> bool:
@@ -392,33 +351,44 @@ class ExprEmitter(AddressEmitter):
         assert lane is not None
         dtype, lanes = buffer.type.dtype, lane.lanes
         elements = [self.emit_element(value, {**coord, **column_coord}, lanes) for column_coord in block.coords]
-        columns = [self._to_memory(e, dtype, lanes) for e in elements]
+        columns = [self.to_memory(e, dtype, lanes) for e in elements]
         offsets = element.row_offsets(self.scope, block, coord)
-        if block.is_dense:
-            self._store_interleaved(buffer, columns, offsets[0], len(offsets), coord, nontemporal)
+        if block.interleaved_stride:
+            self._store_interleaved(buffer, columns, block.interleaved_stride, offsets, coord, nontemporal)
             return
         width, chunk = block.register_columns(lanes, dtype), min_block_columns(lanes, dtype.bytes)
         columns += ["poison"] * (width - block.count)
         rows = to_rows(self.b, columns, memory_type(dtype), lanes, chunk)
         fills_line = buffer.is_aligned and width * dtype.bytes == CACHE_LINE_BYTES
-        condition = _nontemporal_condition(nontemporal, offsets, width) if fills_line else None
+        condition = nontemporal_condition(nontemporal, offsets, width) if fills_line else None
         for pointer, row in zip([self.emit_pointer(buffer, d, coord) for d in offsets], rows, strict=False):
-            self._store_vector(dtype, width, row, pointer, block.column_mask(width), condition)
+            self.store_vector(dtype, width, row, pointer, block.column_mask(width), condition)
 
     def _store_interleaved(
-        self, buffer: StorageBuffer, columns: list[str], start: Dim, rows: int, coord: Coord, nontemporal: Dim | None
+        self,
+        buffer: StorageBuffer,
+        columns: list[str],
+        row_stride: int,
+        rows: Sequence[Dim],
+        coord: Coord,
+        nontemporal: Dim | None,
     ) -> None:
-        """Store `rows` rows that follow each other without gaps as whole vectors from offset `start` on."""
-        dtype, lanes = buffer.type.dtype, self.scope.lane.lanes if self.scope.lane else 0
-        count = rows * len(columns)
-        condition = _nontemporal_condition(nontemporal, (start,), lanes) if buffer.is_aligned else None
-        for k, vector in enumerate(interleave(self.b, columns, memory_type(dtype), lanes)):
-            pointer, left = self.emit_pointer(buffer, start + k * lanes, coord), count - k * lanes
-            if left == 1:
-                self._store_first_lane(dtype, lanes, vector, pointer)
-            elif left > 0:
-                mask = first_lanes_mask(left, lanes) if left < lanes else None
-                self._store_vector(dtype, lanes, vector, pointer, mask, condition)
+        """Store short rows at offsets `rows`, `row_stride` elements apart, as whole vectors; what lies between them is masked."""
+        dtype, lanes, width = buffer.type.dtype, self.scope.lane.lanes if self.scope.lane else 0, len(columns)
+        is_dense = width == row_stride
+        condition = nontemporal_condition(nontemporal, rows[:1], lanes) if buffer.is_aligned and is_dense else None
+        padded = columns + ["poison"] * (row_stride - width)
+        for k, vector in enumerate(interleave(self.b, padded, memory_type(dtype), lanes)):
+            places = [divmod(k * lanes + j, row_stride) for j in range(lanes)]
+            stored = [row < len(rows) and column < width for row, column in places]
+            if not any(stored):
+                continue
+            pointer = self.emit_pointer(buffer, rows[0] + k * lanes, coord)
+            if stored[0] and not any(stored[1:]):
+                self.store_first_lane(dtype, lanes, vector, pointer)
+            else:
+                mask = None if all(stored) else constant_mask(stored)
+                self.store_vector(dtype, lanes, vector, pointer, mask, condition)
 
     def _store_element(
         self,
@@ -434,7 +404,7 @@ class ExprEmitter(AddressEmitter):
         dtype = buffer.type.dtype
         lane = self.scope.lane_axis(axes)
         lanes = lane.lanes if lane else 0
-        bits = self._to_memory(self.emit_element(value, coord, lanes), dtype, lanes)
+        bits = self.to_memory(self.emit_element(value, coord, lanes), dtype, lanes)
         element = self.scope.element_offset(name, index)
         memory, memory_element = memory_type(dtype, lanes), memory_type(dtype)
         offset, stride = element.at_coord(self.scope, coord)
@@ -450,12 +420,12 @@ class ExprEmitter(AddressEmitter):
             self.b.intrinsic("void", f"llvm.masked.scatter.{intrinsic_suffix(dtype, lanes)}.v{lanes}p0",
                              (memory, bits), (f"<{lanes} x ptr> align {dtype.alignment}", pointers), (flags, mask or "splat (i1 true)"))  # fmt: skip
         elif mask is None:
-            condition = _nontemporal_condition(nontemporal, (offset,), lanes) if buffer.is_aligned else None
-            self._store_vector(dtype, lanes, bits, self.emit_pointer(buffer, offset, coord), None, condition)
+            condition = nontemporal_condition(nontemporal, (offset,), lanes) if buffer.is_aligned else None
+            self.store_vector(dtype, lanes, bits, self.emit_pointer(buffer, offset, coord), None, condition)
         elif lane is not None and lane.active_lanes(coord[lane.var]) == 1:
-            self._store_first_lane(dtype, lanes, bits, self.emit_pointer(buffer, offset, coord))
+            self.store_first_lane(dtype, lanes, bits, self.emit_pointer(buffer, offset, coord))
         else:
-            self._store_vector(dtype, lanes, bits, self.emit_pointer(buffer, offset, coord), mask)
+            self.store_vector(dtype, lanes, bits, self.emit_pointer(buffer, offset, coord), mask)
 
     def emit_prefetch(self, stmt: Prefetch, coords: Iterable[Coord]) -> None:
         """Prefetch the cache lines of the elements at `coords`, each line once."""
@@ -470,29 +440,3 @@ class ExprEmitter(AddressEmitter):
             pointer = self.emit_pointer(buffer, offset, coord, gep_flags="")
             read, data = ("i32", "0"), ("i32", "1")
             self.b.intrinsic("void", "llvm.prefetch.p0", ("ptr", pointer), read, ("i32", locality), data)
-
-    def _from_memory(self, value: str, dtype: DType, lanes: int) -> str:
-        if dtype.kind != "bool":
-            return value
-        zero = "zeroinitializer" if lanes else "0"
-        return self.b.emit(f"icmp ne {memory_type(dtype, lanes)} {value}, {zero}")
-
-    def _to_memory(self, value: str, dtype: DType, lanes: int) -> str:
-        if dtype.kind != "bool":
-            return value
-        return self.b.emit(f"zext {llvm_type(dtype, lanes)} {value} to {memory_type(dtype, lanes)}")
-
-
-def _nontemporal_condition(condition: Dim | None, offsets: Iterable[Dim], lanes: int) -> Dim | None:
-    """Return a condition that is >= 0 if `condition` is and all `offsets` are multiples of `lanes`, as alignment requires.
-
-    None if some offset may not be a multiple, whatever the dynamic sizes are.
-    """
-    if condition is None:
-        return None
-    for mono, coef in dict.fromkeys(t for d in offsets for t in terms(d) if t[1] % lanes):
-        size_atoms = tuple(a for a in mono if not variables(IndexExpr((((a,), 1),))))
-        if not size_atoms:
-            return None
-        condition = minimum(condition, -mod(IndexExpr(((size_atoms, coef),)), lanes))
-    return condition

@@ -165,11 +165,11 @@ class TransposeBlock:
     """A block to transpose in registers: its rows are contiguous in memory.
 
     `coords` holds the coordinate of each column on the contiguous axes (see `ElementOffset.transposable_axes`).  The rows
-    of a dense block follow each other without gaps and are stored interleaved.
+    of an interleaved block begin `interleaved_stride` elements apart, and a vector is stored for several; 0 for others.
     """
 
     coords: tuple[Coord, ...]
-    is_dense: bool
+    interleaved_stride: int = 0
 
     @property
     def count(self) -> int:
@@ -233,8 +233,8 @@ class ElementOffset:
         while length < lane.lanes and (v := next((v for v in candidates if self.strides[v] == length), None)):
             axes.insert(0, scope.axes[v])
             length *= axes[0].tile
-        is_dense = is_interleaved(length, self.strides.get(lane.var, 0), lane.lanes)
-        return tuple(axes) if length >= MIN_TRANSPOSE_BLOCK or is_dense else ()
+        interleaved = is_interleaved(length, self.strides.get(lane.var, 0), lane.lanes)
+        return tuple(axes) if length >= MIN_TRANSPOSE_BLOCK or interleaved else ()
 
     def transpose_block(self, scope: CodegenScope, coord: Coord) -> TransposeBlock | None:
         """Return the block around `coord` that is transposed in registers, or None if that does not pay."""
@@ -244,10 +244,12 @@ class ElementOffset:
         column = reduce(lambda n, a: n * a.tile + coord[a.var], axes, 0)
         start = column // lane.lanes * lane.lanes
         count = min(lane.lanes, prod(a.tile for a in axes) - start)
-        is_dense = is_interleaved(count, self.strides[lane.var], lane.lanes)
-        if count < MIN_TRANSPOSE_BLOCK and not is_dense:
+        row_stride = self.strides[lane.var]
+        interleaved = is_interleaved(count, row_stride, lane.lanes)
+        if count < MIN_TRANSPOSE_BLOCK and not interleaved:
             return None
-        return TransposeBlock(tuple(_column_coord(axes, start + k) for k in range(count)), is_dense)
+        coords = tuple(_column_coord(axes, start + k) for k in range(count))
+        return TransposeBlock(coords, row_stride if interleaved and isinstance(row_stride, int) else 0)
 
     def row_offsets(self, scope: CodegenScope, block: TransposeBlock, coord: Coord) -> list[Dim]:
         """Return the offset of the first element of each row of a block: one row per active lane."""

@@ -6,23 +6,32 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
-from compiler.ir.graph.node import Node, constant_node, scalar_constant
+from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import is_cast, primitive_of
 from compiler.ir.types import f32, i32, u8
+from compiler.passes.affine_sum import (
+    ONE,
+    ZERO,
+    AffineSum,
+    Numbers,
+    affine_sum,
+    binary_with_constant,
+    constant_of,
+    is_read_once,
+)
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.graph.fold import constant_sources, constant_values
+from compiler.passes.graph.fold import constant_sources
 
-Numbers = NDArray[np.float64] | np.float64
-"""A constant number, or one for each channel."""
-
-ZERO, ONE, INFINITY = np.float64(0), np.float64(1), np.float64(np.inf)
+INFINITY = np.float64(np.inf)
 
 MAX_ZERO_POINT = 1 << 16
 """Largest zero point that is added in integers: far from the end of i32."""
+
+MAX_ROUNDED = (1 << 31) - 2 * MAX_ZERO_POINT
+"""Floats up to this size become i32, and a zero point can be added."""
 
 
 @register
@@ -92,21 +101,25 @@ def saturated(graph: Graph, n: Node, constants: Collection[Node], *, fuses: bool
     zero = codes.shift.item()
     if zero < 0:
         return None
-    before = _of_integers(graph, ClampedValue(codes.x.operands[0]), constants)
-    low, high = (np.round(bound) + zero for bound in (before.low, before.high))
+    value = ClampedValue(codes.x.operands[0])
+    scaled = _through_constants(value, constants, graph)
+    total = _sum_of_integers(graph, scaled, constants)
+    if total is None:
+        scaled, total = value, AffineSum(((value.x, ONE),))
+    low, high = (np.round(bound) + zero for bound in (scaled.low, scaled.high))
     if (low > 0).any() or (np.maximum(low, codes.low) != 0).any() or (np.minimum(high, codes.high) > 255).any():
         return None
-    bound = np.where(high <= codes.high, before.high, np.minimum(before.high, np.floor(codes.high) - zero))
-    return _clamped(before, bound, int(zero), fuses)
+    bound = np.where(high <= codes.high, scaled.high, np.minimum(scaled.high, np.floor(codes.high) - zero))
+    return _clamped(total, bound, int(zero), fuses)
 
 
 def _through_constants(value: ClampedValue, constants: Collection[Node], graph: Graph | None = None) -> ClampedValue:
     """Return `value` as a function of what is below all constants; below nodes that others read too only without a `graph`."""
     while True:
-        primitive, constant, x = _binary(value.x, constants)
-        if x is None or constant is None or (graph and (len(graph.users[value.x]) != 1 or value.x in graph.outputs)):
+        primitive, constant, x = binary_with_constant(value.x, constants)
+        if x is None or (graph and not is_read_once(graph, value.x)):
             return value
-        inner = value.of_operand(primitive, _numbers(constant), x)
+        inner = value.of_operand(primitive, constant, x)
         if inner is None or (graph is None and not is_zero_point(inner.shift)):
             return value
         value = inner
@@ -117,40 +130,21 @@ def is_zero_point(shift: Numbers) -> bool:
     return bool(((np.abs(shift) <= MAX_ZERO_POINT) & (shift == np.round(shift))).all())
 
 
-def _of_integers(graph: Graph, value: ClampedValue, constants: Collection[Node]) -> ClampedValue:
-    """Return `value` as a function of the sum of integers that it scales; unchanged if it does not."""
-    scaled = _through_constants(value, constants, graph)
-    return scaled if is_cast(scaled.x) and scaled.x.operands[0].dtype.is_integer else value
+def _sum_of_integers(graph: Graph, value: ClampedValue, constants: Collection[Node]) -> AffineSum | None:
+    """Return a value before its clamps as a sum of scaled integers and others; None if it adds no integers."""
+    total = affine_sum(graph, value.x, constants) if is_read_once(graph, value.x) else AffineSum(((value.x, ONE),))
+    scaled = total.scaled(value.factor, value.shift)
+    return scaled.with_integer_shifts(graph, constants) if scaled.has_integers else None
 
 
-def _clamped(value: ClampedValue, high: Numbers, zero: int, fuses: bool) -> Node:
-    """Return the codes of a scaled value that is at most `high` and is clamped as integers."""
-    x = value.x
-    if fuses and (value.factor != 1).any() and (value.shift != 0).any():
-        x = ops.fma(x, _constant(value.factor), _constant(value.shift))
-    else:
-        x = ops.mul(x, _constant(value.factor)) if (value.factor != 1).any() else x
-        x = ops.add(x, _constant(value.shift)) if (value.shift != 0).any() else x
-    x = ops.cast(ops.round_(ops.minimum(x, _constant(high))), dtype=i32)
+def _clamped(total: AffineSum, high: Numbers, zero: int, fuses: bool) -> Node:
+    """Return the codes of a sum that is at most `high` and is clamped as integers.
+
+    Where no sum is beyond i32, integers alone are clamped to the greatest code.
+    """
+    x = total.compute(fuses=fuses)
+    if total.bound >= MAX_ROUNDED or (np.round(high) + zero < 255).any():
+        x = ops.minimum(x, constant_of(high))
+    x = ops.cast(ops.round_(x), dtype=i32)
     x = ops.add(x, zero) if zero else x
     return ops.cast(ops.minimum(ops.maximum(x, 0), 255), dtype=u8)
-
-
-def _numbers(constant: Node) -> Numbers:
-    """Return the values of a node that depends on constants alone."""
-    values = constant_values([constant])[constant].attrs["value"].numpy_values
-    return np.asarray(values, np.float64)
-
-
-def _constant(values: Numbers) -> Node:
-    """Return a constant of f32; one number if all are the same."""
-    array = np.asarray(values, np.float32)
-    return scalar_constant(array.flat[0].item()) if array.size and np.ptp(array) == 0 else constant_node(array)
-
-
-def _binary(n: Node, constants: Collection[Node]) -> tuple[str, Node | None, Node | None]:
-    """Return the primitive of `n`, its constant operand and the other one, which has the shape of `n`; None where it has none."""
-    known = [o for o in n.operands if o in constants]
-    varying = [o for o in n.operands if o not in constants and o.shape == n.shape]
-    is_binary = len(known) == len(varying) == 1 and len(n.operands) == 2 and n.dtype == f32
-    return (primitive_of(n), known[0], varying[0]) if is_binary else ("", None, None)

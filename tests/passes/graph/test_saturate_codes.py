@@ -78,6 +78,66 @@ def test_an_activation_bounds_codes() -> None:
     )  # fmt: skip
 
 
+SMALL = "%s = constant f32[2, 1] [[0.125], [0.0625]]  %c = constant f32[2, 1] [[3], [-8]]"
+NARROWED_CODES = "%i = cast %r {dtype=i32}  " + CODES
+
+
+def test_bounded_sums_are_clamped_as_integers_alone() -> None:
+    check_pass(
+        "saturate-codes",
+        before=graph(SMALL, "%f = cast %x {dtype=f32}  %m = mul %f, %s  %b = add %m, %c  %p = relu %b  %r = round %p",
+                     "%h = minimum %r, 255.0  %q = cast %h {dtype=u8}", x="i32[2, 20]"),
+        after=graph(SMALL, "%f = cast %x {dtype=f32}  %a = fma %f, %s, %c  %r = round %a", NARROWED_CODES, x="i32[2, 20]"),
+        machine=AVX512,
+    )  # fmt: skip
+
+
+def test_a_scaled_sum_of_two_values_is_two_multiply_adds() -> None:
+    residual = "%g = cast %y {dtype=f32}  %d = sub %g, 128.0  %e = mul %d, 0.5"
+    after = graph(
+        "%s = constant f32[2, 1] [[0.25], [0.125]]  %c = constant f32[2, 1] [[-122], [-144]]",
+        "%f = cast %x {dtype=f32}  %g = cast %y {dtype=f32}  %t = add %g, %c  %a = fma %f, %s, %t  %r = round %a",
+        NARROWED_CODES, x="i32[2, 20], %y: u8[2, 20]",
+    )  # fmt: skip
+    check_pass(
+        "saturate-codes",
+        before=graph(
+            SMALL, "%f = cast %x {dtype=f32}  %m = mul %f, %s  %b = add %m, %c", residual,
+            "%w = add %b, %e  %p = relu %w  %t = mul %p, 2.0  %r = round %t  %h = minimum %r, 255.0  %q = cast %h {dtype=u8}",
+            x="i32[2, 20], %y: u8[2, 20]",
+        ),
+        after=after,
+        machine=AVX512,
+    )  # fmt: skip
+
+
+PRODUCT = "%w = constant i8[2, 3] [[1, 2, 3], [4, 5, 6]]  %n = matmul %x, %w {dtype=i32}"
+ZERO_POINTS = "%z = constant i32[3] [0, 4, 8]  %d = sub %n, %z  %f = cast %d {dtype=f32}"
+SHIFTED = (
+    "%m = mul %f, 0.125  %b = add %m, 3.0  %p = relu %b  %r = round %p  %h = minimum %r, 255.0  %q = cast %h {dtype=u8}"
+)
+
+
+def test_a_zero_point_of_products_is_a_summand() -> None:
+    folded = "%c = constant f32[3] [3, 2.5, 2]  %f = cast %n {dtype=f32}  %a = fma %f, 0.125, %c  %r = round %a"
+    check_pass(
+        "saturate-codes",
+        before=graph(PRODUCT, ZERO_POINTS, SHIFTED, x="u8[2, 2]"),
+        after=graph(PRODUCT, folded, NARROWED_CODES, x="u8[2, 2]"),
+        machine=AVX512,
+    )
+
+
+def test_a_zero_point_stays_where_integers_may_wrap() -> None:
+    kept = ZERO_POINTS.replace("%n", "%x")
+    check_pass(
+        "saturate-codes",
+        before=graph(kept, SHIFTED, x="i32[2, 3]"),
+        after=graph(kept, "%a = fma %f, 0.125, 3.0  %r = round %a", NARROWED_CODES, x="i32[2, 3]"),
+        machine=AVX512,
+    )
+
+
 @pytest.mark.parametrize(
     "lines",
     [
