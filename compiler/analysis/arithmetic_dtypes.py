@@ -9,7 +9,7 @@ from compiler.ir.tile.contraction import contraction_of
 from compiler.ir.tile.kernel import Kernel, Stmt, stmt_exprs, walk
 from compiler.ir.types import DType
 
-MOVING = ("cast", "bitcast", "where")
+MOVING = ("cast", "bitcast", "where", "pack")
 """Primitives that compute nothing."""
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import or_
 
 from compiler.analysis.accesses import Accesses
 from compiler.ir import scalar
@@ -15,7 +13,7 @@ from compiler.ir.symbolic.index_expr import floordiv, mod, substitute, var, vari
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import Contraction, contraction_of, uncast
 from compiler.ir.tile.kernel import Kernel, Range, Reduce, Stmt
-from compiler.ir.types import DTYPES, TensorType, packed_dtype, with_innermost
+from compiler.ir.types import TensorType, packed_dtype, with_innermost
 from compiler.target import MatrixShape, find_widening_shape
 
 
@@ -165,9 +163,9 @@ def pack_load(table: Accesses, load: Load, r: Range, count: int) -> tuple[Expr, 
 
 
 def pack_rows(table: Accesses, load: Load, r: Range, count: int) -> Expr:
-    """Return `count` neighbours along `r`, across which the buffer is contiguous, packed by shifts: lanes do that at once.
+    """Return `count` neighbours along `r`, across which the buffer is contiguous, packed in registers: lanes do that at once.
 
-    %w[%k, %j]  ->  bitcast<bf16x2>(cast<i32>(bitcast<i16>(%w[%k*2, %j])) & 65535 | cast<i32>(bitcast<i16>(%w[%k*2 + 1, %j])) << 16)
+    %w[%k, %j]  ->  pack<bf16x2>(%w[%k*2, %j], %w[%k*2 + 1, %j])
     """
     offset = table.types[load.buffer].offset(load.index)
     lanes = (v for v in variables(offset) - {r.var} if v in table.parallel_loops)
@@ -177,13 +175,6 @@ def pack_rows(table: Accesses, load: Load, r: Range, count: int) -> Expr:
         or not any(coefficient(offset, v) == 1 for v in lanes)
     ):
         raise CannotPack(f"%{load.buffer} is contiguous neither along %{r.var} nor across it")
-    dtype, bits = packed_dtype(load.dtype, count), load.dtype.bits
-    code, word = DTYPES[f"i{bits}"], DTYPES[f"i{dtype.bits}"]
-
-    def field(k: int) -> Expr:
-        element = replace(load, index=tuple(substitute(d, {r.var: var(r.var) * count + k}) for d in load.index))
-        value = element.bitcast(code).to(word)
-        value = value & (1 << bits) - 1 if k < count - 1 else value  # without copies of its sign
-        return value << bits * k if k > 0 else value
-
-    return reduce(or_, map(field, range(count))).bitcast(dtype)
+    indices = ([substitute(d, {r.var: var(r.var) * count + k}) for d in load.index] for k in range(count))
+    elements = [replace(load, index=tuple(index)) for index in indices]
+    return scalar.call_primitive("pack", *elements, dtype=packed_dtype(load.dtype, count))

@@ -32,7 +32,7 @@ from compiler.ir.tile.kernel import (
 from compiler.ir.tile.loop_nest import perfect_parallel_nest
 from compiler.target import MatrixShape
 
-FREE_PRIMITIVES = frozenset({"cast", "bitcast", "where", "and", "or", "xor", "not", "shl", "shr", "lshr"})
+FREE_PRIMITIVES = frozenset({"cast", "bitcast", "pack", "where", "and", "or", "xor", "not", "shl", "shr", "lshr"})
 """Primitives that do not count as arithmetic; neither do comparisons."""
 
 TIE = 1 + 1e-12

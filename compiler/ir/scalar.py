@@ -33,7 +33,7 @@ class Primitive:
     `result_rule` is "same" (dtype of the operands), "bool", "branch" (dtype of the second operand; the first is bool)
     or "given" (the caller names the dtype).  `evaluate` implements it on NumPy arrays.  `cost` is its estimated
     cost in multiply-adds on a CPU with wide vectors.  On a GPU its code in f32 `branches` where some
-    arguments take another path.
+    arguments take another path.  An `arity` of 0 is that of the result: one operand for each value that it packs.
     """
 
     name: str
@@ -322,6 +322,8 @@ _PRIMITIVES = (
     P("bitcast", 1, "given", None),  # type: ignore[arg-type]
     # packed elements: the sum of the products of their values, in the wider dtype given
     P("dot", 2, "given", None),  # type: ignore[arg-type]
+    # one element of values side by side
+    P("pack", 0, "given", None, 4),  # type: ignore[arg-type]
     # transcendental; a backend that lacks one expands it into the primitives above
     P("exp", 1, "same", np.exp, 12),
     P("exp2", 1, "same", np.exp2, 12),
@@ -370,8 +372,9 @@ def call_primitive(primitive: str, *args: Expr | Number, dtype: DType | None = N
     Raises TypeError if the operands' dtypes differ or their number is wrong.
     """
     rule = PRIMITIVES[primitive]
-    if len(args) != rule.arity:
-        raise TypeError(f"{primitive} takes {rule.arity} operands, not {len(args)}")
+    arity = rule.arity or (dtype.count if dtype else 0)
+    if len(args) != arity:
+        raise TypeError(f"{primitive} takes {arity} operands, not {len(args)}")
     value_args = args[1:] if rule.result_rule == "branch" else args
     operand_dtype = next((a.dtype for a in value_args if isinstance(a, Expr)), None)
     if operand_dtype is None:
@@ -388,6 +391,8 @@ def call_primitive(primitive: str, *args: Expr | Number, dtype: DType | None = N
     result = boolean if rule.result_rule == "bool" else dtype if rule.result_rule == "given" else operand_dtype
     if result is None:
         raise TypeError(f"{primitive} needs a target dtype")
+    if primitive == "pack" and result.element != operand_dtype:
+        raise TypeError(f"{primitive} has operands of {operand_dtype}, not of {result.element or 'a packed dtype'}")
     return PrimitiveCall(result, primitive, typed)
 
 
@@ -488,6 +493,8 @@ def evaluate_call(e: PrimitiveCall, args: tuple[Any, ...]) -> Any:
         if e.primitive == "dot":
             x, y = (a.dtype.unpack(v).astype(e.dtype.numpy) for a, v in zip(e.operands, args, strict=True))
             return round_to(np.sum(x * y, axis=-1, dtype=e.dtype.numpy), e.dtype)
+        if e.primitive == "pack":
+            return e.dtype.pack(np.stack(np.broadcast_arrays(*args), axis=-1))
         if e.primitive == "cast":
             return round_to(args[0], e.dtype)
         return round_to(PRIMITIVES[e.primitive].evaluate(*args), e.dtype)

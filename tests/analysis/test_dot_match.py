@@ -53,9 +53,7 @@ def operands(k: Kernel) -> tuple[str, str, int] | None:
     return found and (found[0].buffer, found[1].buffer, found[2])
 
 
-PAIR = (
-    "bitcast<bf16x2>(cast<i32>(bitcast<i16>(%w[%k*2, %j])) & 65535 | cast<i32>(bitcast<i16>(%w[%k*2 + 1, %j])) << 16)"
-)
+PAIR = "pack<bf16x2>(%w[%k*2, %j], %w[%k*2 + 1, %j])"
 
 BF16 = kernel(ROWS, "in bf16[4, 8]", "in bf16[6, 8]")
 

@@ -78,8 +78,10 @@ class IRBuilder:
 
     Instructions are at `line` of the Tile IR if the function is a debug `scope`: the number of its metadata node, 0 for none.
     Repeated instructions are value-numbered: `emit` returns the name of an equal instruction that dominates this point.
+    `byte_permutation` is an intrinsic of the target that permutes the bytes of a vector; "" if it has none.
     """
 
+    byte_permutation: str = ""
     open_loops: list[LoopBody] = field(default_factory=lambda: [LoopBody()])  # what is outside all loops comes first
     label: str = "entry"
     declarations: set[str] = field(default_factory=set)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from compiler.codegen.llvm.builder import IRBuilder, intrinsic_suffix, literal, llvm_type
+from compiler.codegen.llvm.packing import emit_pack
 from compiler.codegen.llvm.targets import DotInstruction
 from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref
 from compiler.ir.types import DType, boolean, f32, i32, i64
@@ -18,7 +19,7 @@ FCMP_PREDICATES = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oe
 
 FLOAT_OPCODES = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
 INTEGER_OPCODES = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
-NON_ARITHMETIC = ("where", "cast", "bitcast")
+NON_ARITHMETIC = ("where", "cast", "bitcast", "pack")
 """Primitives that reduced floats need not be widened for."""
 
 FLOAT_INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "abs": "fabs",
@@ -45,6 +46,8 @@ def emit_primitive(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) 
         return emit_cast(b, dtype, e.dtype, args[0], lanes)
     if name == "dot":
         return emit_dot(b, e, args, lanes)
+    if name == "pack":
+        return emit_pack(b, e.dtype, args, lanes)
     if name == "bitcast":
         source, target = llvm_type(dtype, lanes), llvm_type(e.dtype, lanes)
         return args[0] if source == target else b.emit(f"bitcast {source} {args[0]} to {target}")

@@ -162,6 +162,11 @@ class CPUTarget(Target):
         fitting = (n for n in NARROWING_INSTRUCTIONS if n.dtype == dtype and n.bits == lanes * 32)
         return next((n for n in fitting if self.has_feature(n.feature)), None)
 
+    @property
+    def byte_permutation(self) -> str:
+        """LLVM's name of the instruction that permutes the bytes of a vector, or ""."""
+        return "llvm.x86.avx512.permvar.qi.512" if self.has_feature("avx512vbmi") else ""
+
     def lanes(self, bits: int) -> int:
         """Return how many elements of `bits` bits fit one vector register."""
         return self.vector_bits // bits

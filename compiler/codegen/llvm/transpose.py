@@ -33,7 +33,7 @@ def to_columns(b: IRBuilder, rows: Sequence[str], element: str, width: int, chun
     rows_per_vector = lanes // width
     first_rows = [r for r in range(lanes) if r // chunk_elements % rows_per_vector == 0]
     groups = [[rows[r + h * chunk_elements] for h in range(rows_per_vector)] for r in first_rows]
-    vectors = [_concat_vectors(b, group, element, width) for group in groups]
+    vectors = [concat_vectors(b, group, element, width) for group in groups]
     return swap_index_bits(b, vectors, element, lanes, chunk_elements)
 
 
@@ -117,7 +117,7 @@ def _shuffle_mask(lanes: int, chunk_elements: int, grain: int, high: int) -> lis
     ]
 
 
-def _concat_vectors(b: IRBuilder, vectors: list[str], element: str, width: int) -> str:
+def concat_vectors(b: IRBuilder, vectors: Sequence[str], element: str, width: int) -> str:
     """Concatenate vectors of `width` elements, pairwise; their number is a power of two."""
     while len(vectors) > 1:
         pairs = zip(vectors[::2], vectors[1::2], strict=True)

@@ -3,7 +3,7 @@
     expr ::= expr infix expr | "-" expr | "(" expr ")" | primitive "(" expr,* ")"
            | number (":" dtype)? | "true" | "false" | %name | "index" "(" dim ")"
            | %buffer "[" dim,* "]" | "load" "(" %buffer "[" dim,* "]" "," mask ("," other)? ")"
-           | ("cast" | "bitcast" | "dot") "<" dtype ">" "(" expr,* ")"
+           | ("cast" | "bitcast" | "dot" | "pack") "<" dtype ">" "(" expr,* ")"
 
 Infix operators have Python's precedence, but comparisons do not chain.  A bare number takes the dtype of the other
 operand or of the buffer it is stored to.  Names get their dtypes in program order; loop variables are i64.

@@ -9,7 +9,8 @@ from compiler.analysis.contraction_nodes import mixed_contractions, operand_posi
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.symbolic.index_expr import var
+from compiler.ir.symbolic.affine import coefficient
+from compiler.ir.symbolic.index_expr import var, variables
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.fold import constant_sources, constant_values
 
@@ -21,6 +22,7 @@ class PadReductions(GraphPass):
 
     %y = conv %x, %w   ->   %a = pad %x   %b = pad %w   %y = conv %a, %b         3 channels of u8 become 4
 
+    Where each result adds over its own channel alone, rows of a window over a padded image are added at once: 3 become 4.
     The target multiplies the dtypes of the operands.  Sums are the same: the padding of constants is zero.
     """
 
@@ -30,34 +32,81 @@ class PadReductions(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         constants, new = constant_sources(ir), dict[Node, Node]()
         for n in mixed_contractions(ir):
-            dims, found = channel_dims(n), widening_shape(n.operands, n.dtype.compute, context.matrix_shapes)
-            if dims is None or found is None or n.operands[1] not in constants:
+            found = widening_shape(n.operands, n.dtype.compute, context.matrix_shapes)
+            if found is None or found[0].m != 1 or n.operands[1] not in constants:
                 continue
-            shape, _ = found
-            if shape.m != 1:
+            sums = summed_channels(n) or summed_rows(n)
+            missing = -sums.extent % found[0].k if sums else 0
+            if sums is None or not missing or (sums.is_window and missing >= sums.extent):
                 continue
-            extent = n.operands[0].shape[dims[0]]
-            missing = -extent % shape.k if isinstance(extent, int) else 0
-            if missing and context.may_apply(self, f"{extent} channels padded to {extent + missing}", n):
-                x, w = n.operands
-                weights = pad_end(w, dims[1], missing)
-                new[n] = n.with_operands((pad_end(x, dims[0], missing), constant_values([weights])[weights]))
+            if not context.may_apply(self, f"{sums} padded to {sums.extent + missing}", n):
+                continue
+            x, w = n.operands
+            weights = pad_end(w, sums.of_weights, missing)
+            new[n] = n.with_operands(
+                (pad_end(x, sums.of_values, missing * sums.step), constant_values([weights])[weights])
+            )
         return ir.replace_nodes(new)
 
 
-def channel_dims(n: Node) -> tuple[int, int] | None:
-    """Return the dimension of each operand of a contraction that its first sum alone runs over, or None."""
+@dataclass(frozen=True)
+class SummedDim:
+    """Dimension `of_values` of the first and `of_weights` of the second operand that a sum of `extent` terms runs over.
+
+    Terms of a window are `step` elements apart, and windows begin at other elements for other results.
+    """
+
+    of_values: int
+    of_weights: int
+    extent: int
+    step: int = 1
+    is_window: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.extent} {'rows of windows' if self.is_window else 'channels'}"
+
+
+def summed_channels(n: Node) -> SummedDim | None:
+    """Return the dimension that the first sum of a contraction alone runs over, or None."""
     if n.attrs.get("groups", 1) != 1:
         return None
     dims = [[k for k, d in enumerate(p) if d == var("r0")] for p in operand_positions(n)]
-    return (dims[0][0], dims[1][0]) if all(len(d) == 1 for d in dims) else None
+    if any(len(d) != 1 for d in dims):
+        return None
+    extent = n.operands[0].shape[dims[0][0]]
+    return SummedDim(dims[0][0], dims[1][0], extent) if isinstance(extent, int) else None
+
+
+def summed_rows(n: Node) -> SummedDim | None:
+    """Return the first of several dimensions of windows over a padded image of integers, if a result adds no channels; or None.
+
+    Rows behind a window are multiplied by zeros, which is NaN for infinite floats.
+    """
+    if not n.operands[0].dtype.is_integer:
+        return None
+    values, weights = operand_positions(n)
+    extents = dict(zip(weights, n.operands[1].shape, strict=True))
+    reduced = {var(f"r{k}") for k in range(len(weights))}
+    sums = [d for d in weights if d in reduced and extents[d] != 1]
+    windows = [(k, r) for r in sums for k, d in enumerate(values) if d != r and variables(d) > variables(r)]
+    if len(sums) < 2 or len(windows) != len(sums):
+        return None
+    (k, r), extent = windows[0], extents[sums[0]]
+    step = coefficient(values[k], *variables(r))
+    if not isinstance(step, int) or not isinstance(extent, int) or not is_padded(n.operands[0], k):
+        return None
+    return SummedDim(k, weights.index(r), extent, step, is_window=True)
+
+
+def is_padded(x: Node, dim: int) -> bool:
+    """Return True if dimension `dim` is padded by a finite number, so that more padding copies nothing."""
+    return x.op is ops.pad and isinstance(x.attrs["after"][dim], int) and isfinite(x.attrs["value"])
 
 
 def pad_end(x: Node, dim: int, count: int) -> Node:
     """Add `count` zeros after the end of dimension `dim`, or more padding if `x` is padded."""
-    is_padded = x.op is ops.pad and isinstance(x.attrs["after"][dim], int) and isfinite(x.attrs["value"])
-    zeros = (0,) * x.type.rank
-    before, after = (x.attrs["before"], x.attrs["after"]) if is_padded else (zeros, zeros)
-    value = x.attrs["value"] if is_padded else 0
+    padded, zeros = is_padded(x, dim), (0,) * x.type.rank
+    before, after = (x.attrs["before"], x.attrs["after"]) if padded else (zeros, zeros)
+    value = x.attrs["value"] if padded else 0
     after = (*after[:dim], after[dim] + count, *after[dim + 1 :])
-    return ops.pad(x.operands[0] if is_padded else x, before=before, after=after, value=value)
+    return ops.pad(x.operands[0] if padded else x, before=before, after=after, value=value)

@@ -21,7 +21,7 @@ class DotProducts(TilePass):
     %s = reduce add %k in 0..32 { yield dot<f32>(%x[%i, %k], %w[%j, %k]) }
 
     Operands must be contiguous along the reduction, except constants, which are packed when the program is built.  One of them
-    may be contiguous across it: its rows are packed by shifts, in all lanes at once.  Sums are reassociated.  Integer results
+    may be contiguous across it: its rows are packed in registers, in all lanes at once.  Sums are reassociated.  Integer results
     are the same.
     """
 

@@ -184,8 +184,7 @@ class Tile(TilePass):
         depth = product(r.extent for r in s.ranges)
         row = self.row_loop(table, reads, lane, tuple(r for r in enclosing_loops if r not in excluded_rows))
         lane_reads = [a for a in reads if table.depends_on(a, lane.var)]
-        private_reads = [a for a in lane_reads if row is not None and table.depends_on(a, row.var)]
-        windows = tuple(operand_window(table, a, row.var, s.ranges[-1]) for a in private_reads if row is not None)
+        windows = private_windows(table, lane_reads, row, s.ranges[-1]) if row is not None else ()
         panels = frozenset(a.buffer for a in reads if table.roles[a.buffer] == "const")
         count, columns = max(a.execution_count for a in reads), tiling_extent(lane.extent, lane.lanes)
         # local buffers have one copy for each column that is held
@@ -298,6 +297,13 @@ def has_overlapping_taps(table: Accesses, reads: list[Access], row: Range, s: Re
         return False
     windows = (operand_window(table, a, row.var, s.ranges[-1]) for a in reads if table.depends_on(a, row.var))
     return any(w.positions(2) < 2 * w.taps for w in windows)
+
+
+def private_windows(table: Accesses, reads: list[Access], row: Range, last: Range) -> tuple[OperandWindow, ...]:
+    """Return how each operand among `reads` that rows read privately overlaps; loads that are packed are one operand."""
+    private = (a for a in reads if table.depends_on(a, row.var))
+    found = {(a.buffer, operand_window(table, a, row.var, last)) for a in private}
+    return tuple(window for _, window in sorted(found, key=lambda f: f[0]))
 
 
 def operand_window(table: Accesses, a: Access, row_var: str, last: Range) -> OperandWindow:

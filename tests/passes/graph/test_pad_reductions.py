@@ -36,6 +36,42 @@ def test_an_odd_row_of_a_matrix() -> None:
     )
 
 
+WEIGHTS = "[2, 1, 3, 2] [[[[1, 2], [3, 4], [5, 6]]], [[[7, 8], [9, 1], [2, 3]]]]"
+WEIGHTS_AND_ROW = "[2, 1, 4, 2] [[[[1, 2], [3, 4], [5, 6], [0, 0]]], [[[7, 8], [9, 1], [2, 3], [0, 0]]]]"
+
+
+def depthwise(
+    weights: str,
+    after: int,
+    dtype: str = "u8",
+    pad: str = "pad %x {before=[0, 0, 1, 0], after=[0, 0, AFTER, 0], value=7}",
+) -> str:
+    w, total = ("i8", "i32") if dtype == "u8" else (dtype, "f32")
+    return f"""graph(%x: {dtype}[1, 2, 9, 5]) {{ %w = constant {w}{weights}  %a = {pad.replace("AFTER", str(after))}
+      %y = conv %a, %w {{stride=[2, 1], dilation=[1, 1], groups=2, dtype={total}}}  return %y }}"""
+
+
+def test_three_rows_of_windows_become_four() -> None:
+    check_pass(
+        "pad-reductions",
+        before=depthwise(WEIGHTS, 2),
+        after=depthwise(WEIGHTS_AND_ROW, 3),
+        remark="3 rows of windows padded to 4",
+        matrix_shapes=SHAPES,
+    )
+
+
+def test_rows_of_windows_stay() -> None:
+    """Infinite floats times zero are NaN, an image without padding would be copied, and two rows would become twice as many."""
+    for text in (
+        depthwise(WEIGHTS, 2, "bf16"),
+        depthwise(WEIGHTS, 2, pad="abs %x"),
+        depthwise("[2, 1, 2, 2] [[[[1, 2], [3, 4]]], [[[7, 8], [9, 1]]]]", 2),
+        depthwise("[2, 1, 3, 1] [[[[1], [3], [5]]], [[[7], [9], [2]]]]", 2),
+    ):
+        check_pass("pad-reductions", unchanged=text, matrix_shapes=SHAPES)
+
+
 @pytest.mark.parametrize(
     "text",
     [

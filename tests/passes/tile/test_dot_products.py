@@ -59,12 +59,10 @@ def test_operands_of_two_dtypes_are_put_in_the_order_of_the_instruction(swapped:
 
 ACROSS = "cast<f32>(%a[%i, %k]) * cast<f32>(%w[%k, %j])"
 
-PAIR = (
-    "bitcast<bf16x2>(cast<i32>(bitcast<i16>(%w[%k*2, %j])) & 65535 | cast<i32>(bitcast<i16>(%w[%k*2 + 1, %j])) << 16)"
-)
+PAIR = "pack<bf16x2>(%w[%k*2, %j], %w[%k*2 + 1, %j])"
 
 
-def test_rows_of_an_operand_are_packed_by_shifts() -> None:
+def test_rows_of_an_operand_are_packed_in_registers() -> None:
     """Lanes run across them, and `hoist-operand` computes the pairs once for all rows of the other operand."""
     check_pass(
         "dot-products",
@@ -75,15 +73,12 @@ def test_rows_of_an_operand_are_packed_by_shifts() -> None:
     )  # fmt: skip
 
 
-def test_rows_of_bytes_are_packed_by_shifts() -> None:
-    """All fields but the last lose the copies of their sign."""
-    fields = (f"cast<i32>(%w[%k*4{f' + {k}' if k else ''}, %j])" for k in range(4))
-    masked = (x if k == 3 else f"({x} & 255)" for k, x in enumerate(fields))
-    word = " | ".join(f"{x} << {8 * k}" if k else x for k, x in enumerate(masked))
+def test_four_rows_of_bytes_are_packed() -> None:
+    rows = ", ".join(f"%w[%k*4{f' + {k}' if k else ''}, %j]" for k in range(4))
     check_pass(
         "dot-products",
         before=matmul(ACROSS.replace("f32", "i32"), *["u8[4, 8], %i8[8, 6]"] * 2, total="i32"),
-        after=matmul(f"dot<i32>(%a[%i, %k], bitcast<i8x4>({word}))", "u8[4, 8], %i8[8, 6]", "u8x4[4, 2], %i8[8, 6]", total="i32", reduced="0..2"),
+        after=matmul(f"dot<i32>(%a[%i, %k], pack<i8x4>({rows}))", "u8[4, 8], %i8[8, 6]", "u8x4[4, 2], %i8[8, 6]", total="i32", reduced="0..2"),
         matrix_shapes=SHAPES,
     )  # fmt: skip
 

@@ -1,0 +1,39 @@
+"""Packed elements from vectors of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.codegen.llvm.builder import IRBuilder, llvm_type
+from compiler.codegen.llvm.transpose import concat_vectors
+from compiler.ir.types import DType
+
+PERMUTED_BYTES = 64
+"""Bytes that `IRBuilder.byte_permutation` moves at once."""
+
+BYTE_ORDER = "@byte_order"
+"""Global variable of a module: the place of each byte of packed elements among those of all values."""
+
+
+def emit_pack(b: IRBuilder, packed: DType, values: Sequence[str], lanes: int) -> str:
+    """Return elements of a `packed` dtype: value k of each is a lane of `values[k]`; scalars if `lanes` is 0.
+
+    One instruction permutes the bytes of a whole vector where the CPU has it; else vectors are interleaved.
+    """
+    assert packed.element is not None
+    code, count, width = f"i{packed.element.bits}", packed.count, max(lanes, 1)
+    source, target = llvm_type(packed.element, width), f"<{width} x {code}>"
+    if not lanes:
+        values = [b.emit(f"insertelement {source} poison, {llvm_type(packed.element)} {x}, i64 0") for x in values]
+    codes = [x if source == target else b.emit(f"bitcast {source} {x} to {target}") for x in values]
+    whole, order = f"<{count * width} x {code}>", [k * width + lane for lane in range(width) for k in range(count)]
+    joined = concat_vectors(b, codes, code, width)
+    if b.byte_permutation and code == "i8" and len(order) == PERMUTED_BYTES:
+        # a variable: LLVM replaces a permutation by a constant with eleven shuffles
+        b.declarations.add(f"{BYTE_ORDER} = private global {whole} <{', '.join(f'i8 {k}' for k in order)}>")
+        places = b.emit(f"load {whole}, ptr {BYTE_ORDER}, align {PERMUTED_BYTES}")
+        joined = b.intrinsic(whole, b.byte_permutation, (whole, joined), (whole, places))
+    else:
+        mask = f"<{len(order)} x i32> <{', '.join(f'i32 {k}' for k in order)}>"
+        joined = b.emit(f"shufflevector {whole} {joined}, {whole} poison, {mask}")
+    return b.emit(f"bitcast {whole} {joined} to {llvm_type(packed, lanes)}")
