@@ -11,6 +11,7 @@ from compiler.analysis.accesses import Access, Accesses
 from compiler.analysis.operand_reuse import ContractionReuse, footprint_bytes, match_contraction_reuse
 from compiler.cost.contraction import ContractionProblem, RegisterTile, best_tiles, resident_lines
 from compiler.cost.machine import Machine
+from compiler.cost.result_stores import streams_results
 from compiler.ir.scalar import Load, Ref, const
 from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.tile.contraction import is_contraction
@@ -117,7 +118,7 @@ class CacheBlocking(TilePass):
         if len(nest) < 2 or not all(f.parallel for f in nest):
             return ir.body
         reuse = match_contraction_reuse(table, nest)
-        if reuse is None or not reuse.has_reuse:
+        if reuse is None or not reuse.has_reuse or streams_results(table, reuse, context.machine):
             return ir.body
         fractions = (self.cache_fraction * f for f in (0.25, 0.5, 1.5, 4.0))
         context.propose(self, None, *(replace(self, cache_fraction=f) for f in fractions))

@@ -8,6 +8,7 @@ from math import prod
 from compiler.analysis.accesses import Access, Accesses
 from compiler.analysis.operand_reuse import footprint_bytes, match_contraction_reuse
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
+from compiler.cost.result_stores import streams_results
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.tile import kernel as tile
@@ -27,7 +28,7 @@ class Reorder(TilePass):
 
     The strides of stores decide, or of loads if that makes innermost strides shorter; those of its loads order the ranges
     of a reduction.  Channels go outside of overlapping windows whose shared rows would leave the L1 cache.  Loops of
-    contractions that reread an operand are left to `cache-blocking`.  Reductions are reassociated.
+    contractions that reread an operand are left to `cache-blocking`, unless results leave the caches.  Reductions are reassociated.
     """
 
     name = "reorder"
@@ -43,7 +44,7 @@ class Reorder(TilePass):
             return ir.body
         if any(is_contraction(s) for s in tile.walk(nest[-1].body)):
             reuse = match_contraction_reuse(table, nest)
-            if reuse is None or reuse.has_reuse:
+            if reuse is None or (reuse.has_reuse and not streams_results(table, reuse, context.machine)):
                 return ir.body
         order, why = self.stride_order(table, nest, context.machine)
         if order == nest:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from compiler.cost.machine import Machine
@@ -215,6 +217,8 @@ def matmul(
 
 
 ROWS, COLUMNS = "%i in 0..32", "%j in 0..3"
+SMALL = Machine(l2=2 * 16 * 2 * 4, l3_latency=0)
+"""Half of whose second-level cache just holds 16 rows of `matmul`."""
 
 
 def test_rows_that_fit_in_cache_go_inside() -> None:
@@ -229,12 +233,11 @@ def test_rows_that_fit_in_cache_go_inside() -> None:
 
 def test_more_rows_go_inside_in_blocks() -> None:
     inner = "%i in %i.block*16..%i.block*16 + 16"
-    small = Machine(l2=2 * 16 * 2 * 4)
     check_pass(
         "cache-blocking",
         before=matmul((ROWS, COLUMNS)),
         after=matmul(("%i.block in 0..2", COLUMNS, inner)),
-        machine=small,
+        machine=SMALL,
         idempotent=False,
     )
 
@@ -246,7 +249,11 @@ def test_rows_that_no_block_divides_leave_some_over() -> None:
     rest = """parallel %q in 0..3 { parallel %p in 32..41 {
         %t = reduce add %r in 0..2 { yield %x[%p, %r] * %w[%q, %r] } store %t, %y[%p, %q] } } }"""
     after = blocks.rsplit("}", 1)[0] + rest
-    check_pass("cache-blocking", before=before, after=after, machine=Machine(l2=2 * 16 * 2 * 4), idempotent=False)
+    check_pass("cache-blocking", before=before, after=after, machine=SMALL, idempotent=False)
+
+
+def test_results_of_short_sums_that_leave_the_cache_are_stored_row_by_row() -> None:
+    check_pass("cache-blocking", unchanged=matmul((ROWS, COLUMNS)), machine=replace(SMALL, l3_latency=50))
 
 
 def test_of_an_open_number_as_many_rows_as_fit_are_a_block() -> None:
@@ -268,7 +275,7 @@ def test_of_an_open_number_as_many_rows_as_fit_are_a_block() -> None:
         "cache-blocking",
         before=before,
         after=kernel(f"{blocks} {rest}"),
-        machine=Machine(l2=2 * 4 * 5 * 2 * 4),
+        machine=Machine(l2=2 * 4 * 5 * 2 * 4, l3_latency=0),
         idempotent=False,
     )
 

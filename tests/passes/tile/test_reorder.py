@@ -83,6 +83,19 @@ def test_results_that_lie_differently_leave_the_loops() -> None:
     )
 
 
+def product(*loops: str) -> str:
+    heads = " ".join(f"parallel {loop} {{" for loop in loops)
+    return f"""kernel @k(in %x: f32[64, 2], const %w: f32[2, 32], out %y: f32[64, 32]) {{
+      {heads} %s = reduce add %k in 0..2 {{ yield %x[%i, %k] * %w[%k, %j] }} store %s, %y[%i, %j] {"}" * len(loops)} }}"""
+
+
+def test_results_of_short_sums_that_leave_the_cache_are_stored_row_by_row() -> None:
+    """Others have panels outside, as `cache-blocking` has it."""
+    columns, rows = product("%j in 0..32", "%i in 0..64"), product("%i in 0..64", "%j in 0..32")
+    check_pass("reorder", before=columns, after=rows, machine=Machine(l2=4096), remark="by output stride")
+    check_pass("reorder", unchanged=columns, machine=Machine(l2=8192))
+
+
 def summed(ranges: str, read: str = "%x[%b, %a]", role: str = "in") -> str:
     return f"""kernel @k({role} %x: f32[4, 3], in %w: f32[3], out %y: f32[2]) {{
       parallel %i in 0..2 {{ %s = reduce add {ranges} {{ yield {read} * %w[%a] }} store %s, %y[%i] }} }}"""
