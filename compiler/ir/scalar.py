@@ -322,6 +322,8 @@ _PRIMITIVES = (
     P("bitcast", 1, "given", None),  # type: ignore[arg-type]
     # packed elements: the sum of the products of their values, in the wider dtype given
     P("dot", 2, "given", None),  # type: ignore[arg-type]
+    # x * 2^n for an integer n, rounded once; only expansions for targets that have it make use of it
+    P("scale", 2, "same", numpy_primitives.scale),
     # transcendental; a backend that lacks one expands it into the primitives above
     P("exp", 1, "same", np.exp, 12),
     P("exp2", 1, "same", np.exp2, 12),
@@ -349,6 +351,9 @@ del P
 
 PRIMITIVES: dict[str, Primitive] = {p.name: p for p in _PRIMITIVES}
 """Every scalar primitive by name."""
+
+OPTIONAL_PRIMITIVES = frozenset({"scale"})
+"""Names of the primitives that only some targets have, whose expansions of others make use of them."""
 
 FLUSHING = frozenset({"exp_ftz", "exp2_ftz"})
 """Names of the primitives that may flush results below the smallest normal number to zero."""
@@ -406,6 +411,7 @@ log, log2, log1p = _primitive_function("log"), _primitive_function("log2"), _pri
 tanh, erf, sin, cos, tan = (_primitive_function(n) for n in ("tanh", "erf", "sin", "cos", "tan"))
 asin, acos, atan, sinh, cosh = (_primitive_function(n) for n in ("asin", "acos", "atan", "sinh", "cosh"))
 power, sqrt, rsqrt, fma, rem = (_primitive_function(n) for n in ("pow", "sqrt", "rsqrt", "fma", "rem"))
+scale = _primitive_function("scale")
 floor, ceil, trunc, round_even = (_primitive_function(n) for n in ("floor", "ceil", "trunc", "round"))
 absolute, copysign, where = _primitive_function("abs"), _primitive_function("copysign"), _primitive_function("where")
 minimum, maximum, invert = _primitive_function("min"), _primitive_function("max"), _primitive_function("not")
