@@ -78,7 +78,8 @@ class Target:
 
     `native_dtypes` are the dtypes it computes with, by name; others are stored, and computed in a wider one.  `memory` goes from
     the fastest space to the largest, in which parameters lie.  `async_copies` has the pairs (from, to) of spaces between which
-    it copies while it computes.  `machine` describes it to the cost model; None takes the model's default.
+    it copies while it computes.  `native_primitives` are those that expansions make use of only where they are one instruction.
+    `machine` describes it to the cost model; None takes the model's default.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Target:
     memory: tuple[MemorySpace, ...]
     matrix_shapes: tuple[MatrixShape, ...] = ()
     async_copies: tuple[tuple[str, str], ...] = ()
+    native_primitives: tuple[str, ...] = ()
     machine: Machine | None = None
 
     def kernel_problem(self, kernel: Kernel) -> str:

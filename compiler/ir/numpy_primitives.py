@@ -25,6 +25,12 @@ def exp2_ftz(x: Any) -> Any:
     return exp_ftz(x, np.exp2)
 
 
+def scale(x: Any, n: Any) -> Any:
+    """Return x * 2^n, rounded once; NaN where n is NaN."""
+    exponent = np.nan_to_num(np.clip(n, -5000, 5000)).astype(np.int32)
+    return np.where(np.isnan(n), n, np.ldexp(x, exponent)).astype(np.result_type(x))
+
+
 def divide(x: Any, y: Any) -> Any:
     """Divide; integers truncate toward zero, and x / 0 is x."""
     if np.issubdtype(np.result_type(x), np.floating):

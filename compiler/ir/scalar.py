@@ -324,6 +324,8 @@ _PRIMITIVES = (
     P("dot", 2, "given", None),  # type: ignore[arg-type]
     # one element of values side by side
     P("pack", 0, "given", None, 4),  # type: ignore[arg-type]
+    # x * 2^n for an integer n, rounded once; only expansions for targets that have it make use of it
+    P("scale", 2, "same", numpy_primitives.scale),
     # transcendental; a backend that lacks one expands it into the primitives above
     P("exp", 1, "same", np.exp, 12),
     P("exp2", 1, "same", np.exp2, 12),
@@ -351,6 +353,9 @@ del P
 
 PRIMITIVES: dict[str, Primitive] = {p.name: p for p in _PRIMITIVES}
 """Every scalar primitive by name."""
+
+OPTIONAL_PRIMITIVES = frozenset({"scale"})
+"""Names of the primitives that only some targets have, whose expansions of others make use of them."""
 
 FLUSHING = frozenset({"exp_ftz", "exp2_ftz"})
 """Names of the primitives that may flush results below the smallest normal number to zero."""
@@ -411,6 +416,7 @@ log, log2, log1p = _primitive_function("log"), _primitive_function("log2"), _pri
 tanh, erf, sin, cos, tan = (_primitive_function(n) for n in ("tanh", "erf", "sin", "cos", "tan"))
 asin, acos, atan, sinh, cosh = (_primitive_function(n) for n in ("asin", "acos", "atan", "sinh", "cosh"))
 power, sqrt, rsqrt, fma, rem = (_primitive_function(n) for n in ("pow", "sqrt", "rsqrt", "fma", "rem"))
+scale = _primitive_function("scale")
 floor, ceil, trunc, round_even = (_primitive_function(n) for n in ("floor", "ceil", "trunc", "round"))
 absolute, copysign, where = _primitive_function("abs"), _primitive_function("copysign"), _primitive_function("where")
 minimum, maximum, invert = _primitive_function("min"), _primitive_function("max"), _primitive_function("not")
@@ -478,23 +484,3 @@ def bind_common_subexprs(e: Expr, bind: Callable[[Expr], Expr]) -> Expr:
 def round_to(value: Any, dtype: DType) -> Any:
     """Round a NumPy `value` to `dtype`, as an array of `dtype.numpy`."""
     return dtype.decode(dtype.encode(value))
-
-
-def _bitcast(value: Any, source: DType, target: DType) -> Any:
-    """Reinterpret the bits of `value` as `target`."""
-    return target.decode(source.encode(value).view(target.storage))
-
-
-def evaluate_call(e: PrimitiveCall, args: tuple[Any, ...]) -> Any:
-    """Evaluate `e` in NumPy on the values of its operands."""
-    if e.primitive == "bitcast":
-        return _bitcast(args[0], e.operands[0].dtype, e.dtype)
-    with np.errstate(all="ignore"):
-        if e.primitive == "dot":
-            x, y = (a.dtype.unpack(v).astype(e.dtype.numpy) for a, v in zip(e.operands, args, strict=True))
-            return round_to(np.sum(x * y, axis=-1, dtype=e.dtype.numpy), e.dtype)
-        if e.primitive == "pack":
-            return e.dtype.pack(np.stack(np.broadcast_arrays(*args), axis=-1))
-        if e.primitive == "cast":
-            return round_to(args[0], e.dtype)
-        return round_to(PRIMITIVES[e.primitive].evaluate(*args), e.dtype)

@@ -15,12 +15,12 @@ keeps NaN, where a NaN-propagating minimum takes three.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from compiler.ir.scalar import Expr, PrimitiveCall
 from compiler.math.binary import format_of
 from compiler.math.error_function import erf
-from compiler.math.exponential import exp, exp2, exp2_ftz, exp_ftz, expm1
+from compiler.math.exponential import exp, exp2, exp2_ftz, exp_ftz, expm1, scaled_exp, scaled_exp2
 from compiler.math.hyperbolic import cosh, sinh, tanh
 from compiler.math.inverse_trigonometric import acos, asin, atan
 from compiler.math.logarithm import log, log1p, log2
@@ -37,11 +37,16 @@ EXPANSIONS: Mapping[str, Callable[..., Expr]] = {
 }  # fmt: skip
 """Expansions by the name of their primitive."""
 
+SCALED_EXPANSIONS: Mapping[str, Callable[..., Expr]] = {"exp": scaled_exp, "exp2": scaled_exp2}
+"""Expansions in their place where `scale` has an instruction."""
 
-def expand(call: PrimitiveCall) -> Expr:
-    """Return the expansion of `call`.
+
+def expand(call: PrimitiveCall, native: Collection[str] = ()) -> Expr:
+    """Return the expansion of `call` for a target with instructions for the primitives `native`.
 
     Raises KeyError if its primitive is no elementary function, TypeError unless its dtype is f32 or f64.
     """
     format_of(call)
-    return EXPANSIONS[call.primitive](*call.operands)
+    name = call.primitive
+    expansion = SCALED_EXPANSIONS.get(name) if "scale" in native else None
+    return (expansion or EXPANSIONS[name])(*call.operands)

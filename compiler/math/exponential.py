@@ -11,9 +11,9 @@ rounded polynomials, relative to the function.
 from __future__ import annotations
 
 from compiler.ir.polynomial import polynomial
-from compiler.ir.scalar import Expr, copysign, fma, where
+from compiler.ir.scalar import Expr, copysign, fma, scale, where
 from compiler.ir.types import f32, f64
-from compiler.math.binary import clamp, scaled_power, scaled_power_factors
+from compiler.math.binary import clamp, min_keeping_nan, scaled_integer, scaled_power, scaled_power_factors
 
 LOG2_E = 1.4426950408889634
 LN2 = {f32: (0.6931472, -1.9046543e-09), f64: (0.6931471805599453, 2.3190468138462996e-17)}  # high and low part
@@ -58,6 +58,11 @@ EXPM1_BOUNDS = {f32: (-18.0, 89.0), f64: (-38.0, 710.0)}
 Where the lower one makes the result 0, a factor is 0: Intel's cores take 150 cycles for a product that underflows."""
 
 
+EXP_ZERO = {f32: -104.0, f64: -745.2}
+EXP2_ZERO = {f32: -150.0, f64: -1075.0}
+"""Arguments below which the result rounds to 0."""
+
+
 def minus_multiple_of_ln2(x: Expr, n: Expr, fraction: float = 1.0) -> Expr:
     """Return x - n fraction ln 2 to full accuracy; `fraction` is a power of two.  2 operations."""
     high, low = LN2[x.dtype]
@@ -83,6 +88,28 @@ def exp2(x: Expr) -> Expr:
     x = clamp(x, *EXP2_BOUNDS[x.dtype])
     n, lower, upper = scaled_power_factors(x, 1)
     return polynomial(x - n, (1, *EXP2[x.dtype])) * lower * upper
+
+
+def scaled_exp(x: Expr) -> Expr:
+    """e^x where `scale` is one instruction, with the bits of `exp`.
+
+    Cost f32: 15 operations, f64: 21.
+
+    The choice of 0 is free where instructions have masks, and spares Intel's cores 200 cycles for a result that underflows.
+    """
+    y = min_keeping_nan(x, EXP_BOUNDS[x.dtype][1])
+    n, _ = scaled_integer(y, LOG2_E)
+    return where(x < EXP_ZERO[x.dtype], 0, scale(polynomial(minus_multiple_of_ln2(y, n), (1, 1, *EXP[x.dtype])), n))
+
+
+def scaled_exp2(x: Expr) -> Expr:
+    """2^x where `scale` is one instruction, with the bits of `exp2`.
+
+    Cost f32: 14 operations, f64: 20.
+    """
+    y = min_keeping_nan(x, EXP2_BOUNDS[x.dtype][1])
+    n, _ = scaled_integer(y, 1)
+    return where(x < EXP2_ZERO[x.dtype], 0, scale(polynomial(y - n, (1, *EXP2[x.dtype])), n))
 
 
 def exp_ftz(x: Expr) -> Expr:

@@ -46,8 +46,8 @@ class Alternative:
 class Context:
     """State that the passes of one compilation share: the machine they choose for, and what they report.
 
-    machine, target_name, matrix_shapes: the target's description for the cost model, its name on the command line, and its
-        matrix multiply-accumulate instructions.
+    machine, target_name, matrix_shapes, native_primitives: the target's description for the cost model, its name on the command
+        line, its matrix multiply-accumulate instructions, and what it has of the primitives that only some targets have.
     kernel_problem, row_problem, reduction_seconds: what the target cannot express in a kernel, the rows that no block of it
         holds ("" if there is no problem), and a lower bound of the time of a kernel's reductions in seconds.
     remarks, statistics: messages and counts for the user.
@@ -67,6 +67,7 @@ class Context:
 
     machine: Machine = field(default_factory=Machine)
     matrix_shapes: tuple[MatrixShape, ...] = ()
+    native_primitives: tuple[str, ...] = ()
     kernel_problem: Callable[[Kernel], str] = lambda kernel: ""
     row_problem: Callable[[Kernel], str] = lambda kernel: ""
     reduction_seconds: Callable[[Kernel], float] = lambda kernel: 0.0
@@ -93,7 +94,7 @@ class Context:
         machine = target.machine or Machine()
         shapes = tuple(s for s in target.matrix_shapes if s.k == 1 or machine.multiplies_sooner(s.lhs, s.k))
         questions = target.kernel_problem, target.row_problem, target.reduction_seconds
-        return Context(machine, shapes, *questions, target.name, rewrite_limit=rewrite_limit)
+        return Context(machine, shapes, target.native_primitives, *questions, target.name, rewrite_limit=rewrite_limit)
 
     def accesses(self, kernel: Kernel) -> Accesses:
         """Return the loads and stores of `kernel`, cached until a pass changes it."""

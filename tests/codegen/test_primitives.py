@@ -9,9 +9,11 @@ from native import assert_same_bits, kernel_inputs, run_interpreter, run_native,
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object_file import emit_assembly
 from compiler.codegen.llvm.targets import CPU_TARGETS
+from compiler.errors import TargetError
 from compiler.ir.scalar import round_to
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.types import KERNEL_DTYPES, DType
+from compiler.passes.manager import run_pipeline
 
 COUNT = 37
 LANES = 8
@@ -190,3 +192,31 @@ def test_rounding_and_conversion_are_one_instruction(target: str) -> None:
     code = emit_assembly(emit_kernel(kernel, CPU_TARGETS[target]), CPU_TARGETS[target])
     assert "cvtps2dq" in code
     assert not {"cvttps2dq", "roundps", "vrndscaleps"} & set(code.split())
+
+
+@pytest.mark.parametrize("form", ["", " tile 6 lanes 2", " tile 8 lanes 8", " tile 37 lanes 16", " tile 32 lanes 32"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_scaling_by_powers_of_two(dtype: str, form: str) -> None:
+    """Results that are subnormal, 0 and infinite among them; rounded once."""
+    (target,) = [t for t in runnable_targets() if CPU_TARGETS[t].native_primitives] or [""]
+    if not target:
+        pytest.skip("no instruction here")
+    kernel = parse_kernel(
+        f"kernel @k(in %x: {dtype}[64], in %n: {dtype}[64], out %y: {dtype}[64]) {{"
+        f" for %i in 0..64{form} {{ store scale(%x[%i], %n[%i]), %y[%i] }} }}"
+    )
+    kernel = run_pipeline(kernel, "peel")
+    x = np.linspace(-1.9, 1.9, 64).astype(KERNEL_DTYPES[dtype].numpy)
+    n = np.resize([0, 1, -1, 17, -126, -140, -149, -151, 127, 128, -1022, -1060, 1023, 1024, np.nan], 64).astype(
+        x.dtype
+    )
+    want, got = run_interpreter(kernel, [x, n]), run_native(kernel, [x, n], target)
+    assert_same_bits(want["y"], got["y"], "scale")
+
+
+def test_an_instruction_that_a_target_lacks_is_an_error() -> None:
+    kernel = parse_kernel(
+        "kernel @k(in %x: f32[4], out %y: f32[4]) { for %i in 0..4 { store scale(%x[%i], %x[%i]), %y[%i] } }"
+    )
+    with pytest.raises(TargetError, match="@k: aarch64 has no instruction for scale"):
+        emit_kernel(kernel, CPU_TARGETS["aarch64"])

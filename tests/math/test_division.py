@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref, evaluate_call
+from compiler.ir.interpret.primitives import evaluate_call
+from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref
 from compiler.ir.types import DType, f32, f64
 from compiler.math.division import has_plain_reciprocal, quotient
 

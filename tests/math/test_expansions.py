@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -15,20 +15,22 @@ import mpmath
 import numpy as np
 import pytest
 
-from compiler.ir.scalar import PRIMITIVES, Const, Expr, PrimitiveCall, Ref, evaluate_call
+from compiler.ir.interpret.primitives import evaluate_call
+from compiler.ir.scalar import PRIMITIVES, Const, Expr, PrimitiveCall, Ref
 from compiler.ir.types import DType, f16, f32, f64
-from compiler.math.expansions import EXPANSIONS, expand
+from compiler.math.expansions import EXPANSIONS, SCALED_EXPANSIONS, expand
 from compiler.math.pi import scaled_two_over_pi, two_over_pi
 
 INF, NAN = math.inf, math.nan
+SCALED = {function.__name__: function for function in SCALED_EXPANSIONS.values()}
 UNARY = sorted(set(EXPANSIONS) - {"pow"})
 BASIC = set(PRIMITIVES) - set(EXPANSIONS) - {"rem", "min", "max"}
 
 
-def expansion(name: str, dtype: DType) -> Expr:
-    """`name` of x, or of x and y, spelt out."""
+def expansion(name: str, dtype: DType, native: Sequence[str] = ()) -> Expr:
+    """`name` of x, or of x and y, spelt out for a target that has the primitives `native`."""
     names = ("x", "y")[: PRIMITIVES[name].arity]
-    return expand(PrimitiveCall(dtype, name, tuple(Ref(dtype, n) for n in names)))
+    return expand(PrimitiveCall(dtype, name, tuple(Ref(dtype, n) for n in names)), native)
 
 
 def evaluate(e: Expr, **values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -44,7 +46,7 @@ def evaluate(e: Expr, **values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def promise(name: str, pattern: str) -> tuple[float, float]:
     """The numbers for f32 and f64 that the docstring of `name` gives."""
-    found = re.search(pattern, EXPANSIONS[name].__doc__ or "")
+    found = re.search(pattern, {**EXPANSIONS, **SCALED}[name].__doc__ or "")
     assert found, f"{name} does not state {pattern}"
     return float(found[1]), float(found[2])
 
@@ -305,14 +307,24 @@ def test_two_over_pi() -> None:
         assert abs(turns - 4 * mpmath.nint(turns / 4) - mpmath.mpf(high) - mpmath.mpf(low)) < 2.0**-106
 
 
+@pytest.mark.parametrize("dtype", [f32, f64])
+@pytest.mark.parametrize("name", SCALED_EXPANSIONS)
+def test_scaling_by_one_instruction_keeps_the_bits(name: str, dtype: DType) -> None:
+    plain, scaled = expansion(name, dtype), expansion(name, dtype, ["scale"])
+    x = np.concatenate([arguments(plain, 64), arguments(scaled, 64)])
+    np.testing.assert_array_equal(evaluate(scaled, x=x), evaluate(plain, x=x))
+    assert "scale" in {n.primitive for n in scaled.calls}
+
+
 # --- what expansions are made of
 
 
-@pytest.mark.parametrize("name", sorted(EXPANSIONS))
+@pytest.mark.parametrize("name", sorted({**EXPANSIONS, **SCALED}))
 def test_cost_is_as_promised(name: str) -> None:
     promised = promise(name, r"Cost f32: (\d+) operations, f64: (\d+)")
+    native = ["scale"] if name in SCALED else []
     for dtype, cost in zip((f32, f64), promised):
-        calls = [n for n in expansion(name, dtype).subexprs if isinstance(n, PrimitiveCall)]
+        calls = expansion(name.removeprefix("scaled_"), dtype, native).calls
         assert {c.primitive for c in calls} <= BASIC
         assert sum(c.primitive != "bitcast" for c in calls) == cost
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.ir.scalar import Expr, Number, Ref, call_primitive, const, evaluate_call, where
+from compiler.ir.interpret.primitives import evaluate_call
+from compiler.ir.scalar import Expr, Number, Ref, call_primitive, const, where
 from compiler.ir.types import KERNEL_DTYPES, DType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
 from compiler.passes.algebra import can_represent, simplify_scalar
 

@@ -23,6 +23,7 @@ from compiler.codegen.llvm.primitives import (
     emit_binary,
     emit_dot_instruction,
     reduce_lanes,
+    require_primitives,
     splat_constant,
 )
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer, tile_coords
@@ -49,6 +50,7 @@ BodyEmitter: TypeAlias = Callable[[ExprEmitter, CarriedValues], CarriedValues]
 
 def emit_kernel(kernel: Kernel, target: CPUTarget, debug: DebugInfo | None = None) -> str:
     """Return the LLVM IR text of the module for `kernel`; with `debug`, instructions know their lines of Tile IR."""
+    require_primitives(kernel, target)
     if not is_parallelizable(kernel):
         return serial_module(kernel, target, KernelEmitter(kernel, target, debug).emit(kernel.body), debug)
     phases = [
@@ -88,12 +90,10 @@ class KernelEmitter:
                 f"%p{k}", p.type, is_writable=p.is_written, is_aligned=p.role in ("out", "scratch")
             )
         ev = ExprEmitter(self.b, scope)
-        if shared:
-            loops = [s for s in body if tile.is_parallel_loop(s)]
-            self.emit_block(body[: -len(loops)], ev)
+        loops = [s for s in body if tile.is_parallel_loop(s)] if shared else []
+        self.emit_block(body[: len(body) - len(loops)], ev)
+        if loops:
             self.emit_shared_loops(loops, ev)
-        else:
-            self.emit_block(body, ev)
         self.b.line = 1  # of the kernel itself
         self.emit_status()
         streams = any(isinstance(s, Store) and s.nontemporal is not None for s in tile.walk(body))

@@ -9,8 +9,12 @@ from collections.abc import Callable, Sequence
 
 from compiler.codegen.llvm.builder import IRBuilder, intrinsic_suffix, literal, llvm_type
 from compiler.codegen.llvm.packing import emit_pack
-from compiler.codegen.llvm.targets import DotInstruction
-from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref
+from compiler.codegen.llvm.scaling import emit_scale
+from compiler.codegen.llvm.targets import CPUTarget, DotInstruction
+from compiler.errors import TargetError
+from compiler.ir.scalar import OPTIONAL_PRIMITIVES, Const, Expr, PrimitiveCall, Ref
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import Kernel
 from compiler.ir.types import DType, boolean, f32, i32, i64
 from compiler.math.float_conversion import narrowed, widened
 
@@ -29,6 +33,13 @@ FLOAT_INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "
 def splat_constant(text: str, dtype: DType, lanes: int) -> str:
     """Return scalar constant `text` as a constant of the scalar or vector type."""
     return f"splat ({llvm_type(dtype)} {text})" if lanes else text
+
+
+def require_primitives(kernel: Kernel, target: CPUTarget) -> None:
+    """Raise TargetError if `kernel` has a primitive that only other targets have an instruction for."""
+    used = {e.primitive for s in tile.walk(kernel.body) for value in tile.stmt_exprs(s) for e in value.calls}
+    if missing := sorted((used & OPTIONAL_PRIMITIVES) - set(target.native_primitives)):
+        raise TargetError(f"@{kernel.name}: {target.name} has no instruction for {', '.join(missing)}")
 
 
 def emit_primitive(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) -> str:
@@ -329,6 +340,7 @@ EXPANSIONS: dict[str, Callable[[IRBuilder, DType, list[str], int], str]] = {
     "div": _integer_division("div"),
     "rem": _integer_division("rem"),
     "fma": _integer_fma,
+    "scale": emit_scale,
 }
 """Primitives that take several instructions, or an instruction that depends on the dtype."""
 

@@ -207,6 +207,7 @@ def cpu_target(
                 for d in dots
             )
         ),
+        native_primitives=("scale",) if {"+avx512f", "+avx512vl"} <= {*features.split(",")} else (),
         machine=machine,
         triple=triple,
         cpu=cpu,

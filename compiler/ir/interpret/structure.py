@@ -33,7 +33,8 @@ from compiler.ir.graph.structure import (
     index_vars,
 )
 from compiler.ir.interpret.arrays import REDUCE_UFUNCS, to_interpreter_array
-from compiler.ir.scalar import Const, Expr, IndexValue, PrimitiveCall, Ref, evaluate_call, round_to
+from compiler.ir.interpret.primitives import evaluate_call
+from compiler.ir.scalar import Const, Expr, IndexValue, PrimitiveCall, Ref, round_to
 from compiler.ir.symbolic.binding import evaluate_broadcast
 from compiler.ir.symbolic.index_expr import Dim, evaluate, var, variables
 from compiler.ir.types import summand_dtype

@@ -26,7 +26,8 @@ from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.interpret.arrays import REDUCE_UFUNCS, to_interpreter_array
-from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref, evaluate_call, round_to
+from compiler.ir.interpret.primitives import evaluate_call
+from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref, round_to
 from compiler.ir.symbolic.binding import evaluate_broadcast
 from compiler.ir.symbolic.index_expr import Dim, evaluate, variables
 from compiler.ir.tile import kernel as tile

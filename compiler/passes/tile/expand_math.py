@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from compiler.ir import scalar
 from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref
@@ -37,7 +38,8 @@ class ExpandMath(TilePass):
         def has_expandable_calls(stmt: Stmt) -> bool:
             return any(e.primitive in expansions.EXPANSIONS for value in tile.stmt_exprs(stmt) for e in value.calls)
 
-        return with_expanded_calls(ir, has_expandable_calls, is_expanded, expansions.expand)
+        expand = partial(expansions.expand, native=context.native_primitives)
+        return with_expanded_calls(ir, has_expandable_calls, is_expanded, expand)
 
 
 def with_expanded_calls(

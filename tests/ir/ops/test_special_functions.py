@@ -14,7 +14,8 @@ import pytest
 from compiler.ir import ops
 from compiler.ir.graph.node import Op
 from compiler.ir.graph.structure import Elementwise
-from compiler.ir.scalar import Const, PrimitiveCall, Ref, evaluate_call
+from compiler.ir.interpret.primitives import evaluate_call
+from compiler.ir.scalar import Const, PrimitiveCall, Ref
 from compiler.ir.types import DType, f32, f64
 
 TRUTH: dict[str, tuple[Op, Callable[[Any], Any], float]] = {

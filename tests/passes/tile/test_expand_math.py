@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from compiler.codegen.llvm.targets import CPU_TARGETS
 from compiler.ir import scalar
 from compiler.ir.scalar import PRIMITIVES, PrimitiveCall
 from compiler.ir.tile.kernel import Let, Reduce, Stmt, stmt_exprs, walk
@@ -73,3 +74,10 @@ def test_the_value_of_a_reduction_is_spelt_out_inside_it() -> None:
 
 def test_what_has_an_instruction_stays() -> None:
     check_pass("expand-math", unchanged=kernel("sqrt(%x[%i]) + fma(%x[%i], %z[%i], 2.0) - floor(%z[%i])"))
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_powers_of_two_scale_in_one_instruction_where_the_target_has_it(target: str) -> None:
+    context = Context.for_target(CPU_TARGETS[target])
+    result = run_pipeline(parse_ir(kernel("exp(%x[%i])")), "expand-math", context)
+    assert ("scale" in calls(result.body)) == (target == "x86-64-v4")
