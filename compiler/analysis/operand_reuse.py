@@ -46,6 +46,8 @@ class ContractionReuse:
     row_loops: list[For]
     batch_loops: list[For]
     panel_bytes: int
+    interleaves_batches: bool
+    """Rows of different batches lie between each other in memory, as those of grouped channels do."""
 
     @property
     def has_reuse(self) -> bool:
@@ -63,6 +65,9 @@ def match_contraction_reuse(table: Accesses, nest: Sequence[For]) -> Contraction
     rows = [a for a in reads if not any(a is w for w in panels)]
     panel_loops = [f for f in nest if any(table.depends_on(w, f.range.var) for w in panels)]
 
+    row_loops = [f for f in nest if f not in panel_loops]
+    batch_loops = [f for f in panel_loops if all(table.depends_on(a, f.range.var) for a in rows)]
+
     def step(f: For) -> int:
         """Return the elements between what neighbouring iterations read; 0 if they are not known, or for the same ones."""
         return sum(abs(table.stride(a, f.range.var) or 0) for a in rows)
@@ -72,9 +77,10 @@ def match_contraction_reuse(table: Accesses, nest: Sequence[For]) -> Contraction
         panels=panels,
         rows=rows,
         panel_loops=panel_loops,
-        row_loops=sorted((f for f in nest if f not in panel_loops), key=step, reverse=True),
-        batch_loops=[f for f in panel_loops if all(table.depends_on(a, f.range.var) for a in rows)],
+        row_loops=sorted(row_loops, key=step, reverse=True),
+        batch_loops=batch_loops,
         panel_bytes=sum({w.buffer: buffer_bytes(table, w) for w in panels}.values()),
+        interleaves_batches=any(step(f) <= step(r) for f in batch_loops for r in row_loops),
     )
 
 

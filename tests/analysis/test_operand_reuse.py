@@ -109,6 +109,22 @@ def test_reuse_in_a_nest(k: Kernel, panels: str, rows: str, loops: str, panel_by
     assert (reuse.panel_bytes, reuse.has_reuse) == (panel_bytes, has_reuse)
 
 
+@pytest.mark.parametrize(
+    ("x", "index", "interleaved"), [("3, 8, 16", "%b, %i, %k", False), ("8, 3, 16", "%i, %b, %k", True)]
+)
+def test_rows_of_batches_one_behind_the_other(x: str, index: str, interleaved: bool) -> None:
+    """Groups of channels lie between each other; the matrices of a batch do not."""
+    k = nest(
+        f"in %x: f32[{x}], in %w: f32[3, 16, 32], out %y: f32[3, 8, 32]",
+        f"%x[{index}] * %w[%b, %k, %j]",
+        "parallel %b in 0..3",
+        *LOOPS,
+    )
+    reuse = match_contraction_reuse(Accesses(k), perfect_nest(k.body))
+    assert reuse is not None
+    assert reuse.interleaves_batches == interleaved
+
+
 def test_a_panel_that_two_contractions_share_counts_once() -> None:
     body = " ".join(f"%s{n} = reduce add %k in 0..16 {{ yield %x{n}[%i, %k] * %w[%k, %j] }}" for n in range(2))
     k = kernel(

@@ -135,10 +135,11 @@ class CacheBlocking(TilePass):
     def cache_orders(self, table: Accesses, reuse: ContractionReuse, cache: int) -> list[list[For]]:
         """Return row blocks, panel loops, rows of a block as one order, and another for the rows that blocks leave over.
 
-        Batch loops go outermost unless their panels fit the cache.
+        Batch loops go outermost unless their panels fit the cache and their rows lie between each other.
         """
         columns = [f for f in reuse.panel_loops if f not in reuse.batch_loops]
-        inner_batch_loops = reuse.batch_loops if reuse.panel_bytes <= cache * 2 // 3 else []
+        fits = reuse.panel_bytes <= cache * 2 // 3
+        inner_batch_loops = reuse.batch_loops if fits and reuse.interleaves_batches else []
         row_bytes = int(cache * self.cache_fraction)
         row_bytes = min(row_bytes, cache * 7 // 8 - reuse.panel_bytes) if inner_batch_loops else row_bytes
         depth = [r for s in reuse.contractions for r in s.ranges]

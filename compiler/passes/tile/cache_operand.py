@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import log2, prod
 
 from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.contraction import ContractionProblem, best_tiles
@@ -124,7 +124,7 @@ class CacheOperand(TilePass):
         lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
         last = s.ranges[-1]
         are_along = all(table.stride(b, last.var) in (0, 1) or table.roles[b.buffer] == "const" for b in others)
-        if are_along and dim_hint(lane.extent, 0) < lanes <= dim_hint(last.extent, 0):
+        if are_along and lanes_follow_sum(dim_hint(lane.extent, 0), dim_hint(last.extent, 0), lanes):
             return None  # lanes run along the reduction, where the operands are contiguous
         if any(table.depends_on(b, lane.var) or table.roles[b.buffer] == "const" for b in others):
             return None  # the other operand varies across lanes too
@@ -175,6 +175,16 @@ class OperandCopy:
         copied = prod(extent_hint(r) for r in self.read.loops if r in around or table.depends_on(self.read, r.var))
         stores = [a for a in table.all if a.is_store and self.lane in a.loops and table.roles[a.buffer] != "local"]
         return copied + sum(a.execution_count for a in stores if table.stride(a, self.lane.var) != 1)
+
+
+def lanes_follow_sum(columns: int, depth: int, lanes: int) -> bool:
+    """Return True if lanes along a sum of `depth` products take less than lanes across a few columns: vectors of each result.
+
+    Lanes along the sum are added at its end, by a shuffle and an addition for each halving.
+    """
+    if not columns < lanes <= depth:
+        return False
+    return -(-depth // lanes) + 2 * log2(lanes) < depth / max(1, columns)
 
 
 def contractions(ir: Kernel) -> list[Reduce]:

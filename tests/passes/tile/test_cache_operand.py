@@ -8,7 +8,7 @@ from compiler.cost.machine import AVX512
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.tile.kernel import Local, Reduce, walk
 from compiler.passes.base import Context
-from compiler.passes.tile.cache_operand import CacheOperand
+from compiler.passes.tile.cache_operand import CacheOperand, lanes_follow_sum
 from compiler.testing.checks import check_pass
 
 PARAMS = "in %x: f32[2, 16, 6], in %w: f32[2, 5, 6], out %y: f32[2, 16, 5]"
@@ -118,6 +118,14 @@ def test_few_columns_leave_lanes_to_a_long_reduction() -> None:
     check_pass("cache-operand", unchanged=few)
 
 
+@pytest.mark.parametrize(
+    ("columns", "depth", "follow"), [(3, 64, True), (9, 64, False), (9, 200, True), (1, 16, True), (5, 15, False)]
+)
+def test_lanes_follow_long_sums_of_few_columns(columns: int, depth: int, follow: bool) -> None:
+    """The lanes of each result are added; a vector of columns is added as it is."""
+    assert lanes_follow_sum(columns, depth, 16) == follow
+
+
 def test_few_columns_have_lanes_along_the_sum_only_if_all_operands_do() -> None:
     before = """kernel @k(in %x: f32[4, 3, 64], in %w: f32[32, 64, 9], out %y: f32[4, 3, 32]) {
       for %a in 0..4 { for %b in 0..3 { for %i in 0..32 {
@@ -137,7 +145,7 @@ SUM = "%s = reduce add %r in 0..32 {{ yield %x[%i, %r] * {} }} store %s, %y[%i, 
 
 
 def test_columns_in_panels_as_wide_as_a_register_tile() -> None:
-    """The copy of a panel has lanes of its own; few columns are left, whose lanes run along the sum."""
+    """The copy of a panel has lanes of its own; the few columns that are left have a copy too."""
     check_pass(
         "cache-operand",
         before=PRODUCT.format(f"parallel %j in 0..70 {{ parallel %i in 0..40 {{ {SUM.format('%w[%j, %r]')} }} }}"),
@@ -147,8 +155,10 @@ def test_columns_in_panels_as_wide_as_a_register_tile() -> None:
             for %a in 0..32 {{ for %b in %p*32..%p*32 + 32 {{ store %w[%b, %a], %t[%a, %b - %p*32] }} }}
             parallel %i in 0..40 {{ parallel %j in %p*32..%p*32 + 32 {{ {SUM.format("%t[%r, %j - %p*32]")} }} }}
           }}
+          local %e: f32[32, 6]
+          for %c in 0..32 {{ for %d in 64..70 {{ store %w[%d, %c], %e[%c, %d - 64] }} }}
           parallel %k in 0..40 {{ parallel %l in 64..70 {{
-            %u = reduce add %q in 0..32 {{ yield %x[%k, %q] * %w[%l, %q] }}
+            %u = reduce add %q in 0..32 {{ yield %x[%k, %q] * %e[%q, %l - 64] }}
             store %u, %y[%k, %l]
           }} }}"""),
         remark="%j in panels of 32",
