@@ -135,8 +135,13 @@ class CacheOperand(TilePass):
         return None if loop is None else OperandCopy(s, a, loop, lane)
 
     def are_others_contiguous(self, table: Accesses, a: Access, others: list[Access], r: Range) -> bool:
-        """Return True if the others are contiguous along `r`, which is long and does not change this operand."""
+        """Return True if the others are contiguous in memory along `r`, which is long and does not change this operand.
+
+        Local buffers of an iteration are not: lanes along `r` would compute their values as well.
+        """
         if table.depends_on(a, r.var) or dim_hint(r.extent, 0) < self.min_reuse:
+            return False
+        if any(r.var in table.local_scopes.get(b.buffer, ()) for b in others):
             return False
         return all(table.stride(b, r.var) == 1 for b in others)
 

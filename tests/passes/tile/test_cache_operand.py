@@ -36,6 +36,19 @@ def test_the_operand_is_turned_before_the_loop_that_uses_it_again() -> None:
     )
 
 
+def test_weights_of_an_iteration_do_not_lie_along_its_loop() -> None:
+    """Lanes along %i would have a buffer each, side by side, but would compute what fills it as well."""
+    before = """kernel @k(in %x: f32[2, 16, 6], in %w: f32[2, 5, 6], out %y: f32[2, 16, 5]) {
+      parallel %h in 0..2 { parallel %i in 0..16 {
+        local %p: f32[6]
+        for %q in 0..6 { store exp(%x[%h, %i, %q]), %p[%q] }
+        for %j in 0..5 { %s = reduce add %r in 0..6 { yield %p[%r] * %w[%h, %j, %r] } store %s, %y[%h, %i, %j] }
+      } } }"""
+    copy = "local %t: f32[6, 5] for %a in 0..6 { for %b in 0..5 { store %w[%h, %b, %a], %t[%a, %b] } } parallel %i"
+    after = before.replace("parallel %i", copy).replace("%w[%h, %j, %r]", "%t[%r, %j]")
+    check_pass("cache-operand", before=before, after=after, remark="%w cached transposed per %i")
+
+
 def test_copies_count_from_where_their_loops_start() -> None:
     text = """kernel @k(in %x: f32[32, 6], in %w: f32[5, 6], out %y: f32[32, 5]) {{
       for %b in 0..2 {{ for %i in %b*16..%b*16 + 16 {{ {copy} for %j in 2..5 {{
