@@ -195,6 +195,8 @@ class Thresholds:
     partial_unroll: int = quantity(4, "steps", "Of a long range that are unrolled to hide its overhead.", TIMED)
     max_unrolled_periods: int = quantity(128, "vectors", "Of the steps that share a word of narrow constants.", TIMED)
     jammed_rows: int = quantity(4, "rows", "Of a scan interleaved to hide its latency.", TIMED)
+    jammed_reductions: int = quantity(4, "rows", "Of reductions that wait for each other, interleaved.", TIMED)
+    jammed_vectors: int = quantity(16, "vectors", "In the rows of reductions that are interleaved.", TIMED)
     min_lane_ops: int = quantity(24, "operations", "In a step of a scan, from which rows become lanes.", TIMED)
     softmax_untiled_length: int = quantity(640, "elements", "Longest row of a softmax whose scores are stored.", TIMED)
     softmax_columns: int = quantity(256, "columns", "In a block of scores.", TIMED)

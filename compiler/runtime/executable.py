@@ -18,6 +18,7 @@ from compiler.runtime.arguments import argument_device, check_argument, is_host_
 from compiler.runtime.call_stub import CallStub, EagerSegment, RunFunction, Segment
 from compiler.runtime.eager_calls import EagerCallEmitter
 from compiler.runtime.memory import InPlacePairs, accessed_buffers, in_place_pairs, plan_memory
+from compiler.runtime.output_reuse import reuse_outputs
 from compiler.target import Target
 
 
@@ -39,13 +40,14 @@ class Executable(ABC):
         if missing := target.missing_features():
             raise TargetError(f"target {target.name} needs {missing}, which this machine lacks")
         self.program, self.target = program, target
+        self.in_place_pairs = self._in_place_pairs()
+        self.program = program = reuse_outputs(program, self.in_place_pairs)
         self.size_names = tuple(s.name for s in program_dynamic_sizes(program))
         self.size_values: Mapping[str, int] = {}
         self.external_buffers = external_buffers(program)
         self.workspace_buffers = workspace_buffers(program)
-        self.in_place_pairs = self._in_place_pairs()
         if not self.size_names:
-            self.memory_plan = plan_memory(program, self.workspace_buffers, self.in_place_pairs)
+            self.memory_plan = plan_memory(self.program, self.workspace_buffers, self.in_place_pairs)
 
     def for_sizes(self, values: Mapping[str, int]) -> Self:
         """Return an executable with the same code for inputs of the sizes `values`; plans memory, compiles nothing."""

@@ -180,14 +180,14 @@ def _best_gap(occupied: Sequence[tuple[int, int]], size: int) -> int:
 def _assign_in_place(program: Program, lives: Mapping[str, Lifetime], pairs: InPlacePairs) -> dict[str, str]:
     """Return the buffer whose memory each buffer uses: itself, or an input of the kernel that writes it."""
     owner = {name: name for name in lives}
-    for k, source, target in _in_place_candidates(program, pairs):
+    for k, source, target in in_place_candidates(program, pairs):
         fits = source in lives and target in lives and lives[source].size == lives[target].size
         if fits and lives[source].last == k == lives[target].first and owner[target] == target:
             owner[target] = owner[source]
     return owner
 
 
-def _in_place_candidates(program: Program, pairs: InPlacePairs) -> Iterator[tuple[int, str, str]]:
+def in_place_candidates(program: Program, pairs: InPlacePairs) -> Iterator[tuple[int, str, str]]:
     """Yield (step, input, output) for outputs that may overwrite an input; each buffer at most once per step."""
     for k, step in enumerate(program.steps):
         if not isinstance(step, Launch):  # not inside repeats, where the input may be read again

@@ -416,3 +416,34 @@ def test_a_line_waits_in_the_cache_of_its_level(level: int, instruction: str) ->
       for %i in 0..92 {{ prefetch %x[%i + 8] level {level}  store %x[%i], %y[%i] }} }}""")
     target = target_by_name("x86-64-v3")
     assert instruction in emit_assembly(emit_kernel(kernel, target), target)
+
+
+# local buffers
+
+PADDED = """
+kernel @padded(in %x: f32[6, 40], out %y: f32[6, 40]) {{
+  for %i in 0..6{i} {{
+    local %t: f32[40]
+    for %j in 0..40 tile 40 lanes 16 {{ store %x[%i, %j] + 1.0, %t[%j] }}
+    for %j in {first} {{ store %x[%i, %j] * 2.0, %t[%j] }}
+    for %j in 0..40 tile 40 lanes 16 {{ store %t[%j], %y[%i, %j] }}
+  }}
+}}"""
+
+
+@pytest.mark.parametrize("i", ["", " tile 3"])
+@pytest.mark.parametrize("first", ["0..20 tile 20 lanes 16", "3..23 tile 20 lanes 16", "20..40 tile 20 lanes 16"])
+def test_only_padding_is_stored_without_a_mask(i: str, first: str) -> None:
+    check_kernel(PADDED.format(i=i, first=first))
+
+
+def test_rows_of_local_buffers_are_stored_and_loaded_whole() -> None:
+    """Copies for rows begin at multiples of a register; nothing waits for a masked store."""
+    target = CPU_TARGETS["x86-64-v4"]
+    code = emit_kernel(parse_kernel(PADDED.format(i=" tile 3", first="0..16 tile 16 lanes 16")), target)
+    masked = [line for line in code.splitlines() if "call" in line and "masked" in line]
+    local = re.search(r"(%\w+) = alloca \[144 x float\]", code)
+    assert local
+    assert all("%p0" not in line or local[1] not in line for line in masked)
+    assert sum("masked.store" in line for line in masked) == 3  # the rows of the result
+    assert sum("masked.load" in line for line in masked) == 3  # and of the argument

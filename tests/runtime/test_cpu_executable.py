@@ -183,7 +183,7 @@ program {{
   output %y: f32[{n}]
   buffer %t: f32[{n}]
   kernel @twice(in %s: f32[{n}], out %d: f32[{n}]) {{
-    parallel %i in 0..{n} tile 16 lanes 16 {{ store %s[%i] + %s[%i], %d[%i] }}
+    parallel %i in 0..{n} tile 16 lanes 16 {{ store %s[%i] + %s[%i] + (%s[{n} - 1 - %i] - %s[{n} - 1 - %i]), %d[%i] }}
   }}
   launch @twice(%a, %t)
   launch @twice(%t, %y)

@@ -135,16 +135,15 @@ class KernelEmitter:
         elif isinstance(stmt, Store):
             self.emit_store(stmt, ev)
         elif isinstance(stmt, tile.Local):
-            bounds = interval(product(stmt.type.physical_shape), {})
-            assert bounds is not None, f"%{stmt.buffer}: {stmt.type} has no upper bound"
             private = tuple(ev.scope.axes.values())
+            buffer = StorageBuffer("", stmt.type, private, is_writable=True, is_local=True)
+            bounds = interval(buffer.copy_stride, {})
+            assert bounds is not None, f"%{stmt.buffer}: {stmt.type} has no upper bound"
             count = bounds[1] * prod(a.tile for a in private)
             key = id(stmt), tuple((a.var, a.tile, bool(a.remaining)) for a in private if a.lanes)
             if self.local_allocas.get(key, ("", -1))[1] < count:
                 self.local_allocas[key] = self.b.alloca_array(count, stmt.type.dtype), count
-            ev.scope.buffers[stmt.buffer] = StorageBuffer(
-                self.local_allocas[key][0], stmt.type, private, is_writable=True
-            )
+            ev.scope.buffers[stmt.buffer] = replace(buffer, pointer=self.local_allocas[key][0])
         elif isinstance(stmt, tile.BoundsCheck):
             self.emit_check(stmt, ev)
         elif isinstance(stmt, tile.Prefetch):

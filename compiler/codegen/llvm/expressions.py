@@ -221,6 +221,7 @@ class ExprEmitter(MemoryEmitter):
         elif stride == 0:
             value = self._load_broadcast(e, buffer, self.emit_pointer(buffer, offset, coord), mask, lanes, passthru)
         else:
+            mask = None if e.mask is None and buffer.ends_in_padding(offset, self.scope.lane, coord) else mask
             value = self.load_vector(dtype, lanes, self.emit_pointer(buffer, offset, coord), mask, passthru)
         return self.from_memory(value, dtype, lanes)
 
@@ -419,7 +420,7 @@ class ExprEmitter(MemoryEmitter):
             pointers = self.b.emit(f"getelementptr {memory_element}, ptr {buffer.pointer}, <{lanes} x i64> {offsets}")
             self.b.intrinsic("void", f"llvm.masked.scatter.{intrinsic_suffix(dtype, lanes)}.v{lanes}p0",
                              (memory, bits), (f"<{lanes} x ptr> align {dtype.alignment}", pointers), (flags, mask or "splat (i1 true)"))  # fmt: skip
-        elif mask is None:
+        elif mask is None or buffer.ends_in_padding(offset, lane, coord):
             condition = nontemporal_condition(nontemporal, (offset,), lanes) if buffer.is_aligned else None
             self.store_vector(dtype, lanes, bits, self.emit_pointer(buffer, offset, coord), None, condition)
         elif lane is not None and lane.active_lanes(coord[lane.var]) == 1:

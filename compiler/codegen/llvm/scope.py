@@ -13,10 +13,11 @@ from math import prod
 
 from compiler.codegen.llvm.builder import first_lanes_mask
 from compiler.codegen.llvm.transpose import register_columns
+from compiler.cost.machine import CACHE_LINE_BYTES
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_interleaved
 from compiler.ir.scalar import Expr
 from compiler.ir.symbolic.affine import coefficient, stride
-from compiler.ir.symbolic.index_expr import Dim, product, substitute, var, variables
+from compiler.ir.symbolic.index_expr import Dim, ceildiv, product, substitute, var, variables
 from compiler.ir.tile.kernel import Range
 from compiler.ir.types import DType, TensorType
 
@@ -62,7 +63,35 @@ class StorageBuffer:
     private_axes: tuple[Axis, ...] = ()
     is_writable: bool = False
     is_aligned: bool = True
+    is_local: bool = False
     index_shift: tuple[Dim, ...] = ()
+
+    @property
+    def copy_stride(self) -> Dim:
+        """Elements from one copy to the next: local buffers are padded to whole cache lines, unless they are short.
+
+        No register of a copy then lies in two lines, and the last one may be stored whole.
+        """
+        size, line = product(self.type.physical_shape), CACHE_LINE_BYTES // self.type.dtype.bytes
+        if (
+            not self.is_local
+            or not isinstance(size, int)
+            or size <= line // 2
+            or any(a.lanes for a in self.private_axes)
+        ):
+            return size
+        return ceildiv(size, line) * line
+
+    def ends_in_padding(self, offset: Dim, lane: Axis | None, coord: Coord) -> bool:
+        """Return True if the register at `coord`, from `offset` on, has the last elements of a copy, and for the rest padding.
+
+        It needs no mask then: a load would wait until what a masked store writes is in the cache.
+        """
+        size, stride = product(self.type.physical_shape), self.copy_stride
+        if lane is None or lane.remaining or not isinstance(offset, int) or not isinstance(stride, int):
+            return False
+        start = offset % stride
+        return start + lane.active_lanes(coord[lane.var]) == size and start + lane.lanes <= stride
 
     def element_offset(self, index: tuple[Dim, ...]) -> Dim:
         """Return the offset of logical `index` in elements, in terms of loop variables and private coordinates."""
@@ -71,7 +100,7 @@ class StorageBuffer:
             offset = offset * a.tile + var(f"{a.var}@")
         if self.index_shift:
             index = tuple(i - s for i, s in zip(index, self.index_shift, strict=True))
-        offset = offset * product(self.type.physical_shape) + self.type.offset(index)
+        offset = offset * self.copy_stride + self.type.offset(index)
         for a in (a for a in self.private_axes if a.lanes):
             offset = offset * a.tile + var(f"{a.var}@")
         return offset

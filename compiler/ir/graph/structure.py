@@ -197,11 +197,20 @@ class ScanAxis:
 
 
 @dataclass(frozen=True)
+class BlockwiseScan:
+    """How blocks of a row are scanned apart: `total(x, d)` reduces dimension `d` of `x` to 1, `join(y, before)` adds the total before to results."""
+
+    total: Callable[[Node, int], Node]
+    join: Callable[[Node, Node], Node]
+
+
+@dataclass(frozen=True)
 class Scan(Structure):
     """A scan with state carried along a dimension: `initial(node)`, then `step(*state, *elements)` for each element.
 
     Operands have the shape of the result, whose elements are `result(*state)`.  Operands are converted to their compute
-    dtypes; the state has the dtypes of `initial`.  `combine` is set if the scan is the prefix form of that `Reduction`.
+    dtypes; the state has the dtypes of `initial`.  `combine` is set if the scan is the prefix form of that `Reduction`;
+    `blockwise` if blocks of a row can be scanned apart in another way.
     """
 
     axis: Callable[[Node], ScanAxis]
@@ -209,6 +218,7 @@ class Scan(Structure):
     step: Callable[..., tuple[Expr, ...]]
     result: Callable[..., Expr] = lambda *state: state[0]
     combine: str = ""
+    blockwise: BlockwiseScan | None = None
 
     def operand_elements(self, node: Node, index: Position, new_loop: Callable[[], Dim]) -> OperandElements:
         return [(o, index) for o in node.operands]

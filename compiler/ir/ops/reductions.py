@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -102,13 +102,15 @@ def _var(node: Node, x: Node) -> Node:
     return div(total, sub(size, correction) if correction else size)
 
 
-def _logsumexp(node: Node, x: Node) -> Node:
-    """log(sum(exp(x - m))) + m with the maximum m, or m = 0 if it is infinite (inf - inf would be NaN)."""
-    dims, keepdim = node.attrs["dims"], node.attrs["keepdim"]
+def shifted_logsumexp(x: Node, dims: Sequence[int]) -> Node:
+    """log(sum(exp(x - m))) + m with the maximum m, or m = 0 if it is infinite (inf - inf would be NaN); keeps `dims`."""
     maximum = amax(x, dims=dims, keepdim=True)
     shift = where(eq(abs_(maximum), float("inf")), 0.0, maximum)
-    total = sum_(exp(sub(x, shift)), dims=dims, keepdim=keepdim)
-    return add(log(total), reshape(shift, shape=node.shape))
+    return add(log(sum_(exp(sub(x, shift)), dims=dims, keepdim=True)), shift)
+
+
+def _logsumexp(node: Node, x: Node) -> Node:
+    return reshape(shifted_logsumexp(x, node.attrs["dims"]), shape=node.shape)
 
 
 mean = declare_op(

@@ -14,10 +14,13 @@ import torch
 from compiler.ir import scalar
 from compiler.ir.graph.node import REQUIRED, Node, Op, Signature
 from compiler.ir.graph.op import declare_op, sample_input
-from compiler.ir.graph.structure import IDENTITIES, Composite, Scan, ScanAxis
+from compiler.ir.graph.structure import IDENTITIES, BlockwiseScan, Composite, Scan, ScanAxis
+from compiler.ir.ops.arithmetic import abs_, add, maximum, neg, sub
 from compiler.ir.ops.creation import iota_along
-from compiler.ir.ops.logic import eq, isnan, or_
+from compiler.ir.ops.logic import eq, isnan, or_, where
+from compiler.ir.ops.reductions import shifted_logsumexp
 from compiler.ir.ops.rules import check_dims, same_type
+from compiler.ir.ops.transcendental import exp, log1p
 from compiler.ir.ops.views import expand
 from compiler.ir.scalar import Const, Expr, call_primitive, const
 from compiler.ir.types import DType, TensorType, f32, f64, i64
@@ -162,9 +165,18 @@ def _logcumsumexp_step(top: Expr, others: Expr, x: Expr) -> tuple[Expr, Expr]:
     return scalar.maximum(top, x), scalar.where(x > top, (others + 1) * scale, others + scale)
 
 
+def _log_add_exp(x: Node, y: Node) -> Node:
+    """Return log(exp(x) + exp(y)); equal infinities count as distance 0."""
+    distance = where(eq(x, y), 0.0, abs_(sub(x, y)))
+    return add(maximum(x, y), log1p(exp(neg(distance))))
+
+
 logcumsumexp = declare_op(
     "logcumsumexp", "x: float",
-    Scan(scan_axis, _logcumsumexp_initial, _logcumsumexp_step, lambda top, others: scalar.log1p(others.to(top.dtype)) + top),
+    Scan(
+        scan_axis, _logcumsumexp_initial, _logcumsumexp_step, lambda top, others: scalar.log1p(others.to(top.dtype)) + top,
+        blockwise=BlockwiseScan(lambda x, d: shifted_logsumexp(x, [d]), _log_add_exp),
+    ),
     type_rule=_scan_type, attrs=ATTRS, reference=_reference(torch.logcumsumexp, float("-inf")),
     samples=[s for s in SAMPLES if s.types[0].startswith(("f", "b"))],
 )  # fmt: skip

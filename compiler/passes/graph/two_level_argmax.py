@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import isqrt, prod
 
 from compiler.analysis.plain_reductions import reduced_dims
 from compiler.cost.machine import Machine
@@ -15,10 +15,14 @@ from compiler.ir.graph.structure import Leaf, Opaque, Reduction, is_view, viewed
 from compiler.ir.ops.reductions import first_index
 from compiler.ir.types import i64
 from compiler.passes.base import Context, GraphPass, from_machine, register
-from compiler.passes.graph.two_level_scan import divisors
 
 SEARCH_OPERATIONS = 4
 """Operations for each element that is compared with the extreme value: equal, NaN, the index, the least index."""
+
+
+def divisors(n: int) -> list[int]:
+    """Return the divisors of a positive number, in no order; the root of a square twice."""
+    return [d for k in range(1, isqrt(n) + 1) if n % k == 0 for d in (k, n // k)]
 
 
 @register

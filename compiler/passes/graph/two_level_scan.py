@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isqrt
 
 from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Scan
+from compiler.ir.graph.structure import BlockwiseScan, Scan
 from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.types import DType, boolean
 from compiler.passes.base import Context, GraphPass, from_machine, register
@@ -33,9 +32,12 @@ def reduce_op(combine: str, dtype: DType) -> Callable[..., Node]:
     return (BOOLEAN_REDUCE_OPS if dtype == boolean else REDUCE_OPS)[combine]
 
 
-def divisors(n: int) -> list[int]:
-    """Return the divisors of a positive number, in no order; the root of a square twice."""
-    return [d for k in range(1, isqrt(n) + 1) if n % k == 0 for d in (k, n // k)]
+def blockwise(n: Node, s: Scan) -> BlockwiseScan | None:
+    """Return how blocks of scan `n` are scanned apart, if they can be."""
+    if not s.combine:
+        return s.blockwise
+    reduce = reduce_op(s.combine, s.initial(n)[0].dtype)
+    return BlockwiseScan(lambda x, d: reduce(x, dims=(d,), keepdim=True), COMBINE_OPS[s.combine])
 
 
 @register
@@ -46,9 +48,9 @@ class TwoLevelScan(GraphPass):
     %y = cumsum %x {dim=0}
     ->  %b = reshape %x   %t = sum %b   %s = cumsum %t {exclusive=true}   %c = cumsum %b   %y = add %c, %s
 
-    Applies to at most `max_rows` rows of at least `min_length` elements that blocks of about `block_size` divide, or shorter
-    ones so that each thread has a block for every lane.  It reads each element twice, but gives threads and lanes independent
-    chains.
+    Applies to at most `max_rows` rows of at least `min_length` elements, in blocks of about `block_size`, or shorter ones so that
+    each thread has a block for every lane.  What they leave of a row is scanned behind them.  It reads each element twice, but
+    gives threads and lanes independent chains.
     """
 
     name = "two-level-scan"
@@ -66,27 +68,62 @@ class TwoLevelScan(GraphPass):
 
     def block_length(self, n: Node, machine: Machine) -> int | None:
         """Return the block length for scan `n` in elements, or None to leave it as it is."""
-        if not isinstance(n.structure, Scan) or not n.structure.combine:
+        if not isinstance(n.structure, Scan) or blockwise(n, n.structure) is None:
             return None
         extent, total = n.shape[n.structure.axis(n).dim], n.type.numel
         if not isinstance(extent, int) or not isinstance(total, int):
             return None
         if extent < self.min_length or total > extent * self.max_rows:
             return None
-        candidates = [
-            d for d in divisors(extent) if max(2, self.block_size // 8) <= d <= self.block_size * 2 and d * 4 <= extent
-        ]
         chains = machine.threads * machine.lanes(n.dtype.bits)
-        return max((d for d in candidates if d * chains <= extent), default=min(candidates, default=None))
+        least, most = max(2, self.block_size // 8), min(self.block_size * 2, extent // 4)
+        most = max(least, min(most, extent // chains)) if least <= most else most
+
+        def steps(size: int) -> int:
+            """Return the steps of the chain with most blocks, and of what is left."""
+            return -(-(extent // size) // chains) * size + extent % size
+
+        return min(range(least, most + 1), key=lambda size: (steps(size), -size), default=None)
 
 
 def two_level_scan(n: Node, size: int) -> Node:
-    """Build scan `n` from scans of blocks of `size` elements and of their totals; rounds once, as `n` itself does."""
+    """Build scan `n` from a scan of whole blocks of `size` elements and one of the elements that are left at its end."""
     assert isinstance(n.structure, Scan)
-    d, combine, carried = n.structure.axis(n).dim, n.structure.combine, n.structure.initial(n)[0].dtype
-    shape: tuple[Dim, ...] = (*n.shape[:d], n.shape[d] // size, size, *n.shape[d + 1 :])
-    blocks = ops.as_dtype(ops.reshape(n.operands[0], shape=shape), carried)
-    totals = reduce_op(combine, blocks.dtype)(blocks, dims=(d + 1,), keepdim=True)
+    axis, extent = n.structure.axis(n), n.shape[n.structure.axis(n).dim]
+    assert isinstance(extent, int)
+    left, d = extent % size, axis.dim
+    if not left:
+        return scan_in_blocks(n, n.operands[0], size)[0]
+    start = left if axis.reverse else 0
+    x, rest = (
+        ops.slice_(n.operands[0], dim=d, start=k, size=length)
+        for k, length in ((start, extent - left), (0 if axis.reverse else extent - left, left))
+    )
+    blocks, total = scan_in_blocks(n, x, size)
+    last = join(n, n.op(ops.as_dtype(rest, total.dtype), **n.attrs), total)
+    return ops.cat(*((last, blocks) if axis.reverse else (blocks, last)), dim=d)
+
+
+def scan_in_blocks(n: Node, x: Node, size: int) -> tuple[Node, Node]:
+    """Scan `x` as `n` does from scans of blocks of `size` elements and of their totals, and return its total too.
+
+    Rounds once, as `n` itself does.
+    """
+    assert isinstance(n.structure, Scan)
+    d, carried, how = n.structure.axis(n).dim, n.structure.initial(n)[0].dtype, blockwise(n, n.structure)
+    assert how is not None
+    shape: tuple[Dim, ...] = (*x.shape[:d], x.shape[d] // size, size, *x.shape[d + 1 :])
+    blocks = ops.as_dtype(ops.reshape(x, shape=shape), carried)
+    totals = how.total(blocks, d + 1)
     before = n.op(totals, **{**n.attrs, "dim": d, "exclusive": True})
     inside = n.op(blocks, **{**n.attrs, "dim": d + 1})
-    return ops.reshape(ops.as_dtype(COMBINE_OPS[combine](inside, before), n.dtype), shape=n.shape)
+    total = ops.reshape(how.total(totals, d), shape=(*x.shape[:d], 1, *x.shape[d + 1 :]))
+    return ops.reshape(join(n, inside, before), shape=x.shape), total
+
+
+def join(n: Node, results: Node, before: Node) -> Node:
+    """Return results of scan `n` behind elements of total `before`."""
+    assert isinstance(n.structure, Scan)
+    how = blockwise(n, n.structure)
+    assert how is not None
+    return ops.as_dtype(how.join(results, before), n.dtype)
