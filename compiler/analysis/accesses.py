@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, dropwhile
 
 from compiler.ir.scalar import Expr
 from compiler.ir.symbolic.affine import coefficient
@@ -218,15 +218,15 @@ class Accesses:
 
         Accesses to a buffer that is written must touch one element only in the same iteration, and nothing is copied.
         """
-        _, stmt, _ = self.loops[v]
-        if any(v in variables(x.lo) | variables(x.hi) for x, _, _ in self.loops.values()):
+        if v in self._variables_of_bounds:
             return False  # the bounds of an inner loop depend on it
-        if tile.is_parallel_loop(stmt):
+        if tile.is_parallel_loop(self.loops[v][1]):
             return True
-        inside = [a for a in self.all if v in a.loop_vars and v not in self.local_scopes.get(a.buffer, ())]
+        inside = [a for a in self._accesses_in_loops[v] if v not in self.local_scopes.get(a.buffer, ())]
         if any(isinstance(a.stmt, tile.AsyncCopy) for a in inside):
             return False
-        inside_loops = {v, *(n for n, (_, _, around) in self.loops.items() if any(r.var == v for r in around))}
+        paths = (dropwhile(lambda r: r.var != v, a.loops) for a in self._accesses_in_loops[v])
+        inside_loops = {v, *(r.var for path in paths for r in path)}
         inner = inside_loops | {n for n, loops in self.loops_by_name.items() if loops & inside_loops}
         bounds = {n: self.loop_bounds.get(n) for n in inner - {v}}
         for name in {a.buffer for a in inside if a.is_store}:
@@ -234,6 +234,20 @@ class Accesses:
             if not all(is_confined(a, b, v, bounds) for a, b in combinations_with_replacement(own, 2)):
                 return False
         return True
+
+    @cached_property
+    def _variables_of_bounds(self) -> frozenset[str]:
+        """The variables on which bounds of loops depend."""
+        return frozenset().union(*(variables(r.lo) | variables(r.hi) for r, _, _ in self.loops.values()))
+
+    @cached_property
+    def _accesses_in_loops(self) -> dict[str, list[Access]]:
+        """The accesses inside each loop."""
+        accesses: dict[str, list[Access]] = {v: [] for v in self.loops}
+        for a in self.all:
+            for r in a.loops:
+                accesses[r.var].append(a)
+        return accesses
 
     def local_bytes(self, v: str) -> int:
         """Return the bytes of local buffers that are private to an iteration of loop `v`."""

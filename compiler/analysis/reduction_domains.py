@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import pairwise
 from math import prod
 
 from compiler.analysis.demand import Demand
-from compiler.analysis.index_sets import guard_interval, provable_split_points
+from compiler.analysis.index_sets import guard_interval, order_split_points, provable_split_points
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Guard, Position, Reduction, Scan, index_vars
@@ -20,8 +21,12 @@ from compiler.ir.symbolic.index_expr import Bounds, Dim, substitute, var, variab
 from compiler.ir.tile.kernel import dim_hint
 
 
-def split_points(graph: Graph, root: Node) -> dict[int, set[Dim]]:
-    """Return, per dimension of `root`, the indices at which the domain of a reduction of the group changes."""
+def split_points(graph: Graph, root: Node, max_parts: int) -> dict[int, set[Dim]]:
+    """Return, per dimension of `root`, the indices at which the domain of a reduction of the group changes.
+
+    Where they make more than `max_parts` parts, the outer dimensions keep the ends of their longest part alone: the other
+    parts have guards.
+    """
     index, points = index_vars("i", root.type.rank), dict[int, set[Dim]]()
     dims = {f"i{k}": k for k in range(root.type.rank)}
     reductions = [n for n in graph.nodes if isinstance(n.structure, Reduction)]
@@ -34,7 +39,18 @@ def split_points(graph: Graph, root: Node) -> dict[int, set[Dim]]:
         for v, ends in change_points(guard, reduction_extents(n)):
             if v in dims:
                 points.setdefault(dims[v], set()).update(ends)
-    return {k: provable_split_points(root.shape[k], ends) for k, ends in points.items()}
+    points = {k: provable_split_points(root.shape[k], ends) for k, ends in points.items()}
+    for k in sorted(points):
+        if prod(len(ends) + 1 for ends in points.values()) <= max_parts:
+            break
+        points[k] = ends_of_longest_part(root.shape[k], points[k])
+    return points
+
+
+def ends_of_longest_part(extent: Dim, points: Set[Dim]) -> set[Dim]:
+    """Return those of the ordered `points` between which a loop over `extent` has the most indices."""
+    parts = pairwise(order_split_points(extent, points))
+    return {*max(parts, key=lambda part: dim_hint(part[1] - part[0]))} & points
 
 
 def change_points(g: Guard, points: Mapping[str, Dim]) -> Iterator[tuple[str, tuple[Dim, ...]]]:

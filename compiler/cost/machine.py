@@ -187,6 +187,9 @@ class Thresholds:
     max_code_ops: int = quantity(
         3072, "operations", "In the code of a kernel before tiles are peeled: compile time.", TIMED
     )
+    max_loop_parts: int = quantity(
+        32, "loop nests", "For the parts of a result whose windows have different taps: compile time.", TIMED
+    )
     code_share: int = quantity(8, "1", "A loop with less than 1/8 of the most operations gets less code.", TIMED)
     max_expanded_nodes: int = quantity(2100, "ops", "In place of a call into PyTorch: compile time.", TIMED)
     max_epilogue_ops: int = quantity(1000, "operations", "In an epilogue beside a contraction's accumulators.", TIMED)

@@ -129,9 +129,15 @@ def transpose_loops(table: Accesses, a: Access, v: str, lanes: int) -> tuple[Ran
     inner = loop_with_stride(1)
     is_dense = inner is not None and is_interleaved(inner.extent, step, lanes)
     if inner is None or is_dense or dim_hint(inner.extent) >= MIN_TRANSPOSE_BLOCK:
-        return () if inner is None else (inner,)
+        return () if inner is None or not holds_rows(table, inner.var, v) else (inner,)
     outer = loop_with_stride(inner.extent) if dim_hint(inner.extent) > 1 else None
     return (outer, inner) if outer and dim_hint(outer.extent * inner.extent) >= MIN_TRANSPOSE_BLOCK else ()
+
+
+def holds_rows(table: Accesses, r: str, v: str) -> bool:
+    """Return True unless each contraction in loop `r` loads other vectors along `v` in each iteration, which no tile of rows shares."""
+    reads = [[a for a in table.loads_of(s) if table.depends_on(a, v)] for s in table.reductions(r) if is_contraction(s)]
+    return all(not loads or any(not table.depends_on(a, r) for a in loads) for loads in reads)
 
 
 def _accumulator_rows(table: Accesses, a: Access, v: str, lanes: int, machine: Machine) -> int:

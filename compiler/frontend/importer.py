@@ -110,7 +110,8 @@ class Importer:
             self.unbacked.record_equation(_asserted_condition(node))
         outputs = self._import_nodes(graph, lookup_constant)
         if self.fallback == "strict":
-            nodes = (v for value in self.values.values() for v in (value if isinstance(value, tuple) else (value,)))
+            # results of an operator with several are values of their own where something reads them
+            nodes = (*(v for n, v in self.values.items() if n.users), *outputs, *self.random_token)
             opaque = opaque_operators((n for n in nodes if isinstance(n, Node)), expandable=False)
             self.unsupported.extend(UnsupportedOp(o.operator, f"runs in PyTorch: {o.reason}", o.loc) for o in opaque)
         if self.unsupported:

@@ -96,7 +96,8 @@ class KernelLowering:
         """Emit the loops over the root, split into domains that store the same elements per iteration."""
         core, points = self.store_chain[-1], unrolled_points(self.store_chain[-1])
         loop_extents = [1 if d in points[0] else n for d, n in enumerate(core.shape)]
-        splits = split_points(self.graph, self.root) if self.store_chain == [self.root] else {}
+        is_plain, most = self.store_chain == [self.root], self.machine.max_loop_parts
+        splits = split_points(self.graph, self.root, most) if is_plain else {}
         domains = split_store_domain(self.store_chain, loop_extents, points, splits)
         if len(self.graph.outputs) > 1 and (len(points) > 1 or (len(domains) > 1 and not splits)):
             raise LoweringError(f"{core} produces several elements per iteration")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from compiler.errors import TransformError
-from compiler.ir.symbolic.index_expr import Dim, ceildiv, minimum, var, variables
+from compiler.ir.symbolic.index_expr import Dim, ceildiv, minimum, var
 from compiler.ir.tile.kernel import Block, For, Range
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import substitute_indices
@@ -82,22 +83,30 @@ def split_index(body: Block, v: str, n: int, inner: str) -> Block:
     return map_loop(body, v, rule)
 
 
-def split_by_residue(body: Block, v: str, n: int) -> list[Block]:
-    """Split the nest around loop `v` into one copy per remainder of its index modulo `n`.
+def split_by_remainder(body: Block, v: str, n: int, starts: Iterable[int], inner: str) -> list[Block]:
+    """Split the index of loop `v` by `n`, into one copy of the nest for all remainders from one of `starts` to the next.
 
-    parallel %i in 0..8 { x[(%i + 1)//2] }  ->  parallel %i in 0..4 { x[%i] }   parallel %i in 0..4 { x[%i + 1] }
+    parallel %i in 0..8 { x[(%i + 3)//4] }
+    ->  parallel %i in 0..2 { x[%i] }   parallel %i in 0..2 { parallel %inner in 0..3 { x[%i + 1] } }   for 4 and [1]
 
-    TransformError if the loop does not start at 0, or is serial.
+    Remainders that fewer indices have get a copy of their own.  TransformError if the loop does not start at 0, or is serial.
     """
 
-    def keep(k: int) -> Callable[[For], Block]:
+    def keep(start: int, size: int) -> Callable[[For], Block]:
         def rule(loop: For) -> Block:
-            if loop.range.lo != 0 or variables(loop.range.hi) or not loop.parallel:
-                raise TransformError(f"%{v} does not start at 0, or its order matters")
-            inner = tuple(substitute_indices(s, {v: var(v) * n + k}) for s in loop.body)
-            return (replace(loop, range=loop.range.with_(hi=ceildiv(loop.range.hi - k, n)), body=inner),)
+            index, bounds = var(v) * n + start, dict[str, tuple[Dim, Dim]]()
+            if size > 1:
+                index, bounds = index + var(inner), {inner: (0, size - 1)}
+            moved = tuple(substitute_indices(s, {v: index}, bounds) for s in loop.body)
+            strip = moved if size == 1 else (For(Range(inner, 0, size), moved, loop.parallel),)
+            return (replace(loop, range=loop.range.with_(hi=ceildiv(loop.range.hi - start, n)), body=strip),)
 
         return rule
 
-    extent = next((f.range.hi for f in perfect_nest(body) if f.range.var == v), n)
-    return [map_loop(body, v, keep(k)) for k in range(min(n, extent) if isinstance(extent, int) else n)]
+    loop = next((f for f in perfect_nest(body) if f.range.var == v), None)
+    if loop is None or loop.range.lo != 0 or not isinstance(extent := loop.range.hi, int) or not loop.parallel:
+        raise TransformError(f"%{v} does not start at 0, or its order matters")
+    points = sorted({0, *starts, extent % n}) if extent > n else sorted({0, *starts})
+    last = min(n, extent)
+    ends = pairwise((*(k for k in points if k < last), last))
+    return [map_loop(body, v, keep(start, end - start)) for start, end in ends]

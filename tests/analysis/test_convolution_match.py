@@ -65,5 +65,5 @@ def test_stretches_end_where_lowering_parts_loops(
     assert c is not None
     ends = np.cumsum([length for length, _ in c.output_segments[0]])
     new = without_padding(c, (True,))
-    assert {*ends[:-1]} == {p for p in split_points(Graph((x,), (new,)), new).get(2, ()) if 0 < p < ends[-1]}
+    assert {*ends[:-1]} == {p for p in split_points(Graph((x,), (new,)), new, 32).get(2, ()) if 0 < p < ends[-1]}
     assert ends[-1] == y.shape[2]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from compiler.analysis.index_sets import provable_split_points
-from compiler.analysis.reduction_domains import is_never_empty
+from compiler.analysis.reduction_domains import is_never_empty, split_points
+from compiler.cost.machine import AVX512
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.interpret.random_inputs import random_inputs
 from compiler.ir.interpret.tile import run_program
@@ -44,6 +47,35 @@ def test_every_size_has_the_answers_of_the_graph(length: int) -> None:
     (truth,) = (as_array(r) for r in interpret(whole, given, dtype=torch.float64))
     (got,) = run_program(program, given)
     np.testing.assert_allclose(got, truth, rtol=1e-5, atol=1e-6)
+
+
+OVERLAPPING = """graph(%x: f32[1, 2, 3, 4, 6, 7]) {
+  %y = col2im %x {stride=[1, 1], dilation=[1, 1], start=[0, 0], size=[8, 10]}  return %y }"""
+
+
+@pytest.mark.parametrize(
+    ("max_parts", "rows", "columns"),
+    [
+        (35, {1, 2, 6, 7}, {1, 2, 3, 7, 8, 9}),
+        (34, {2, 6}, {1, 2, 3, 7, 8, 9}),
+        (20, {2, 6}, {3, 7}),
+    ],
+)
+def test_beyond_a_number_of_parts_borders_are_guarded(max_parts: int, rows: set[int], columns: set[int]) -> None:
+    graph = parse_graph(OVERLAPPING)
+    assert split_points(graph, graph.outputs[0], max_parts) == {2: rows, 3: columns}
+
+
+@pytest.mark.parametrize("max_parts", [35, 34, 20])
+def test_guarded_borders_have_the_answers_of_the_graph(max_parts: int) -> None:
+    graph, machine = parse_graph(OVERLAPPING), replace(AVX512, max_loop_parts=max_parts)
+    program = lower(run_pipeline(graph, "fuse"), machine=machine)
+    verify_program(program)
+    given = random_inputs([n.type for n in graph.inputs], 0)
+    (truth,) = (as_array(r) for r in interpret(graph, given, dtype=torch.float64))
+    (got,) = run_program(program, given)
+    np.testing.assert_allclose(got, truth, rtol=1e-5, atol=1e-6)
+    assert ("where" in print_program(program)) is (max_parts < 35)
 
 
 def test_places_that_may_lie_on_either_side_of_one_another_are_left_out() -> None:

@@ -19,11 +19,12 @@ from torch import nn
 
 import compiler
 from compiler.analysis.memory_spaces import memory_problems
-from compiler.codegen.backend import backend_of, backends, target_by_name, targets
-from compiler.errors import TargetError
+from compiler.codegen.backend import GRAPH_PASSES, backend_of, backends, target_by_name, targets
+from compiler.errors import PassError, TargetError
 from compiler.ir.interpret.tile import run_kernel
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.verify.kernel import verify_kernel
+from compiler.passes.pipeline_text import parse_pipeline
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "c_target.py"
 MODEL = nn.Sequential(nn.Linear(10, 6), nn.GELU(), nn.Softmax(1))
@@ -131,3 +132,19 @@ def test_what_it_prints_is_right(example: ModuleType, tmp_path: Path) -> None:
     x, y = INPUT.numpy(), np.zeros((4, 10), np.float32)
     compile_c(text, tmp_path)[name](*(a.ctypes.data_as(ctypes.c_void_p) for a in (x, y)))
     np.testing.assert_allclose(y, model(INPUT.double()).numpy(), rtol=1e-6)
+
+
+def test_gpus_leave_out_passes_by_name() -> None:
+    """A name that the common pipeline lacks is an error, not a pass that stays."""
+    pipelines = backends()["triton"].pipelines
+    assert {p.name for p in parse_pipeline(GRAPH_PASSES)} - {p.name for p in parse_pipeline(pipelines.graph)} == {
+        "widen-operands",
+        "two-level-argmax",
+        "two-level-reduction",
+        "lower-to-col2im",
+        "winograd",
+        "eliminate-padding",
+    }
+    assert "widen-operands" not in {p.name for p in parse_pipeline(pipelines.unfused_graph)}
+    with pytest.raises(PassError, match="has no pass winograd"):
+        parse_pipeline(f"{pipelines.graph},-winograd")

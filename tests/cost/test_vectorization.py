@@ -179,19 +179,20 @@ def test_blocks_that_end_inside_lines_cost_much_where_rows_share_a_set(length: i
 
 
 def test_blocks_are_turned_around_contractions_only() -> None:
-    """The rows of any other reduction come one at a time."""
+    """The rows of any other reduction come one at a time, and so do those that share no vector."""
 
-    def summed(value: str) -> int:
+    def stored(value: str) -> int:
+        """Return what lanes save in the store: beside a store along the lanes, which no block is turned for."""
         body = f"""parallel %i in 0..64 {{ parallel %j in 0..16 {{
-          %s = reduce add %k in 0..4 {{ yield {value} }} store %s, %y[%i, %j] }} }}"""
-        return scores("in %x: f32[16, 4, 64], in %w: f32[4], out %y: f32[64, 17]", body)["i"]
+          %s = reduce add %k in 0..4 {{ yield {value} }} store %s, %y[PLACE] }} }}"""
+        given = "in %x: f32[16, 4, 64], in %w: f32[16, 4], out %y: f32[{}]"
+        apart = scores(given.format("64, 17"), body.replace("PLACE", "%i, %j"))["i"]
+        return apart - scores(given.format("16, 64"), body.replace("PLACE", "%j, %i"))["i"] - 64
 
     turned, scattered = 64 * 3, 16 * 64 * 5
-    loads = 16 * 4 * (64 - 4)
-    adds = 16 * 4 * (64 - 4)
-    assert summed("%x[%j, %k, %i] + 1.0") == loads + 2 * adds + 16 * 64 - scattered
-    product = summed("%x[%j, %k, %i] * %w[%k]")
-    assert product == 2 * loads - 256 // 2 + 2 * adds + 16 * 64 - turned
+    assert stored("%x[%j, %k, %i] + 1.0") == -scattered
+    assert stored("%x[%j, %k, %i] * %w[0, %k]") == -scattered
+    assert stored("%x[0, %k, %i] * %w[%j, %k]") == -turned
 
 
 def test_blocks_are_not_transposed_around_two_products() -> None:
@@ -238,3 +239,15 @@ def test_blocks_are_not_transposed_across_a_local_buffer() -> None:
         table = Accesses(parse_kernel(text.replace("BUFFER", declared).replace("VALUE", value)))
         store = next(a for a in table.all if a.buffer == "y")
         assert [r.var for r in transpose_loops(table, store, "i", 8)] == loops
+
+
+def test_blocks_are_transposed_along_rows_of_a_product() -> None:
+    """Neighbours in memory that each multiply another vector are not rows of one tile."""
+    text = """kernel @k(in %x: f32[4, 9], in %w: f32[4, 64, 4], out %y: f32[64, 36]) {
+      parallel %i in 0..64 { parallel %q in 0..9 { parallel %r in 0..4 {
+        %s = reduce add %k in 0..4 { yield %x[%k, %q] * %w[%k, %i, WEIGHT] } store %s, %y[%i, %q*STEP + %r*NEXT] } } } }"""
+    for weight, step, near, loops in (("%r", 5, 1, []), ("0", 5, 1, ["r"]), ("%r", 1, 9, ["q"])):
+        given = text.replace("WEIGHT", weight).replace("STEP", str(step)).replace("NEXT", str(near))
+        table = Accesses(parse_kernel(given))
+        store = next(a for a in table.all if a.buffer == "y")
+        assert [r.var for r in transpose_loops(table, store, "i", 16)] == loops

@@ -122,6 +122,15 @@ def test_strict_refuses_all_of_them(compile_with: str) -> None:
         compiler.Options(fallback="strickt")
 
 
+def test_strict_asks_for_results_in_use_alone() -> None:
+    """Indices of 64-bit elements have no expansion, the sorted elements have one."""
+    given, options = torch.randn(3, 20, dtype=torch.float64), {"cache": "", "fallback": "strict"}
+    compiled = compiler.compile(lambda x: torch.sort(x, dim=1).values, (given,), options=options)
+    torch.testing.assert_close(compiled(given), given.sort(1).values)
+    with pytest.raises(UnsupportedOpError, match="sort"):
+        compiler.compile(lambda x: torch.sort(x, dim=1).indices, (given,), options=options)
+
+
 def test_calls_that_decide_sizes() -> None:
     imported = import_module(FunctionModule(lambda a: a.nonzero().sum()), (x,))
     (call,) = [n for n in imported.graph if n.op is ops.eager]

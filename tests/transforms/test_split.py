@@ -9,7 +9,7 @@ from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.tile.kernel import Block, For, Range
 from compiler.ir.tile.loop_nest import wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, with_fresh_names
-from compiler.transforms.split import split_at, split_by_residue, split_index, strip_mine, strip_mine_to_end
+from compiler.transforms.split import split_at, split_by_remainder, split_index, strip_mine, strip_mine_to_end
 from tests.transforms.apply import body_of, check_transform, loop_of
 
 
@@ -97,13 +97,25 @@ def test_a_divisor_that_leaves_a_remainder_is_refused() -> None:
         split_index(body_of(DIVIDED), "j", 2, "r")
 
 
-def test_each_residue_has_a_loop_of_its_own() -> None:
+def test_each_remainder_has_a_loop_of_its_own() -> None:
     before = "kernel @k(in %x: f32[4], out %y: f32[7]) { parallel %i in 0..7 { store %x[(%i + 1)//2], %y[%i] } }"
     check_transform(
-        lambda b: tuple(s for part in split_by_residue(b, "i", 2) for s in part),
+        lambda b: tuple(s for part in split_by_remainder(b, "i", 2, [1], "r") for s in part),
         before=before,
         after="""kernel @k(in %x: f32[4], out %y: f32[7]) {
           parallel %i in 0..4 { store %x[%i], %y[%i*2] }  parallel %i in 0..3 { store %x[%i + 1], %y[%i*2 + 1] } }""",
     )
     with pytest.raises(TransformError, match="its order matters"):
-        split_by_residue(body_of(before.replace("parallel", "for")), "i", 2)
+        split_by_remainder(body_of(before.replace("parallel", "for")), "i", 2, [1], "r")
+
+
+def test_remainders_between_two_starts_share_a_nest() -> None:
+    """Those that fewer indices have do not share it."""
+    check_transform(
+        lambda b: tuple(s for part in split_by_remainder(b, "i", 8, [4], "r") for s in part),
+        before="kernel @k(in %x: f32[3], out %y: f32[14]) { parallel %i in 0..14 { store %x[(%i + 4)//8], %y[%i] } }",
+        after="""kernel @k(in %x: f32[3], out %y: f32[14]) {
+          parallel %i in 0..2 { parallel %r in 0..4 { store %x[%i], %y[%i*8 + %r] } }
+          parallel %i in 0..2 { parallel %r in 0..2 { store %x[%i + 1], %y[%i*8 + %r + 4] } }
+          parallel %i in 0..1 { parallel %r in 0..2 { store %x[%i + 1], %y[%i*8 + %r + 6] } } }""",
+    )

@@ -14,13 +14,11 @@ GPU_PASSES = (
 )
 """Scalar loops to blocks: one kernel for each grid, enough programs, then block shapes of local buffers, of contractions, of everything else."""
 
-GPU_GRAPH_PASSES, GPU_UNFUSED_GRAPH_PASSES = (
-    passes.replace(",two-level-argmax,two-level-reduction,lower-to-col2im,winograd,eliminate-padding", "").replace(
-        ",widen-operands", ""
-    )
-    for passes in (GRAPH_PASSES, UNFUSED_GRAPH_PASSES)
-)
-"""Multiplications are cheap in matrix units, a kernel for each part of an image costs a launch (masks reach padding instead), and blocks convert operands once."""
+GPU_UNFUSED_GRAPH_PASSES = f"{UNFUSED_GRAPH_PASSES},-widen-operands"
+"""Blocks convert operands once."""
+
+GPU_GRAPH_PASSES = f"{GRAPH_PASSES},-widen-operands,-two-level-argmax,-two-level-reduction,-lower-to-col2im,-winograd,-eliminate-padding"
+"""Multiplications are cheap in matrix units, and a kernel for each part of an image costs a launch (masks reach padding instead)."""
 
 
 def list_triton(kernel: Kernel, target: GPUTarget) -> Listing:

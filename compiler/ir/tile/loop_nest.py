@@ -37,11 +37,13 @@ def wrap_in_nest(nest: Sequence[For | Range], body: Block) -> Block:
     return body
 
 
-def map_nests(kernel: Kernel, rule: Callable[[Kernel], Block]) -> Kernel:
-    """Replace every parallel loop at the top of a kernel by `rule` of a kernel with that loop alone.
-
-    A kernel with any other statement at the top is passed to `rule` as it is.
-    """
+def top_nests(kernel: Kernel) -> list[Kernel]:
+    """Return a kernel for every parallel loop at the top of `kernel`; `kernel` itself if any other statement stands there."""
     if len(kernel.body) > 1 and all(map(is_parallel_loop, kernel.body)):
-        return kernel.with_body(tuple(s for part in kernel.body for s in rule(kernel.with_body((part,)))))
-    return kernel.with_body(rule(kernel))
+        return [kernel.with_body((part,)) for part in kernel.body]
+    return [kernel]
+
+
+def map_nests(kernel: Kernel, rule: Callable[[Kernel], Block]) -> Kernel:
+    """Replace every nest of `top_nests` by `rule(nest)`."""
+    return kernel.with_body(tuple(s for nest in top_nests(kernel) for s in rule(nest)))

@@ -368,7 +368,7 @@ class GroupSearch:
         if problem := self.context.kernel_problem(kernel) or self.profitability_veto(kernel, body):
             return problem
         # no guards inside its sums, where that is possible
-        split = Delinearize().run(kernel, Context(self.context.machine))
+        split = Delinearize().for_machine(self.context.machine).run(kernel, Context(self.context.machine))
         context = self.context
         seconds = context.reduction_seconds(split)
         return unscheduled_seconds(split, context.machine, seconds, context.matrix_shapes)

@@ -48,11 +48,11 @@ class LowerToCol2im(GraphPass):
             if window.groups > 1 and dim_hint(n.operands[1].shape[0]) < window.groups * context.machine.lanes(32):
                 context.missed(self, "the sums of a group are shorter than a vector", n)
                 continue
-            direct = direct_cycles(n, window, context.machine)
-            if product_cycles(n, window, context.machine) >= self.max_time_ratio * direct:
+            direct, (image, start) = direct_cycles(n, window, context.machine), without_padding(n, window)
+            if product_cycles(n, image, window, context.machine) >= self.max_time_ratio * direct:
                 context.missed(self, "adding overlapping products costs more than reading pixels for each tap", n)
             elif context.may_apply(self, "one product for all taps, added where windows overlap", n):
-                new[n] = as_product(n, window)
+                new[n] = as_product(n, image, start, window)
         return ir.replace_nodes(new)
 
 
@@ -112,9 +112,9 @@ def direct_cycles(n: Node, window: ScatterWindow, machine: Machine) -> float:
     return inputs * min(along_pixels, along_channels)
 
 
-def product_cycles(n: Node, window: ScatterWindow, machine: Machine) -> float:
-    """Estimate the cycles of the same as a product and sums of what overlaps, beyond storing the results."""
-    pixels, inputs, outputs = problem_sizes(without_padding(n, window)[0], window)
+def product_cycles(n: Node, image: Node, window: ScatterWindow, machine: Machine) -> float:
+    """Estimate the cycles of the same as a product with `image` and sums of what overlaps, beyond storing the results."""
+    pixels, inputs, outputs = problem_sizes(image, window)
     results = pixels * outputs * prod(window.taps) * window.groups
     vectors = results / machine.lanes(n.dtype.compute.bits)
     multiply_adds = vectors * (inputs // window.groups) / machine.fma_per_cycle / machine.products_efficiency
@@ -130,10 +130,12 @@ def problem_sizes(image: Node, window: ScatterWindow) -> tuple[int, int, int]:
     return batch * prod(area), channels, outputs
 
 
-def as_product(n: Node, window: ScatterWindow) -> Node:
-    """Return convolution `n` as a product of its weight with all pixels, and what puts the results in place."""
+def as_product(n: Node, image: Node, start: Sequence[int], window: ScatterWindow) -> Node:
+    """Return convolution `n` as a product of its weight with all pixels of `image`, and what puts the results in place.
+
+    The first of these is result `start`.
+    """
     weight = window.weight
-    image, start = without_padding(n, window)
     total = n.dtype.compute if n.dtype.is_float else n.dtype
     groups, (batch, channels) = (window.groups,) if window.groups > 1 else (), image.shape[:2]
     inputs, outputs = channels // window.groups, weight.shape[1] * window.groups

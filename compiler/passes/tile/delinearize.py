@@ -6,18 +6,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from compiler.analysis.accesses import Accesses
+from compiler.cost.code_size import code_size
 from compiler.errors import TransformError
 from compiler.ir.scalar import IndexValue
 from compiler.ir.symbolic.affine import coefficient
-from compiler.ir.symbolic.index_atoms import Atom, FloorDiv, Mod, terms
-from compiler.ir.symbolic.index_expr import Dim, variables
+from compiler.ir.symbolic.index_atoms import Atom, FloorDiv, Min, Mod, Var, terms
+from compiler.ir.symbolic.index_expr import Dim, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction, without_guard
-from compiler.ir.tile.kernel import Block, For, Kernel, Reduce
+from compiler.ir.tile.kernel import Block, For, Kernel, Reduce, Store
 from compiler.ir.tile.loop_nest import map_nests, perfect_nest
 from compiler.ir.tile.substitution import NameSupply
-from compiler.passes.base import Context, TilePass, register
-from compiler.transforms.split import split_by_residue, split_index
+from compiler.passes.base import Context, TilePass, from_machine, register
+from compiler.transforms.split import split_by_remainder, split_index
 
 
 @register
@@ -34,8 +35,8 @@ class Delinearize(TilePass):
 
     Around a contraction, any division of an index counts: views of its rows, groups of channels, transposed convolutions.  The
     latter become one convolution per remainder, without products with zeros.  The body is copied for each remainder, at most
-    `max_copies` times in all, only if a loop over the remainders would leave divisions.  Elements of the innermost loop stay
-    neighbours in whole vectors.  Around a reduction of another kind the same is done where the next rewrite leaves divisions: sums of
+    `max_copies` times and to `max_ops` operations in all, only if loops over the remainders would leave divisions.  Elements of
+    the innermost loop stay neighbours in whole vectors.  Around a reduction of another kind the same is done where the next rewrite leaves divisions: sums of
     overlapping windows.
 
     parallel %i in 0..6 { store %x[%i%3, %i//3], %y[%i] }
@@ -48,6 +49,7 @@ class Delinearize(TilePass):
     name = "delinearize"
     exact = True
     max_copies: int = 64
+    max_ops: int = from_machine("max_code_ops")
     contractions_only: bool = False
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
@@ -76,33 +78,34 @@ class Delinearize(TilePass):
             if not v:
                 return ir.body
             skipped.add(v)
-            split = without_divisions(ir.body, v, n, fresh(f"{v}.remainder"))
+            split = without_divisions(ir.body, v, n, fresh(f"{v}.remainder"), fresh)
             if split is not None and context.may_apply(self, f"%{v} split by {n}"):
                 skipped.clear()
                 ir = ir.with_body(split)
 
-    def split_around_reduction(self, body: Block, fresh: NameSupply, context: Context) -> Block:
-        """Split the loops of the nest around a contraction, or around a reduction that reads divided indices."""
-        bodies, lanes = [body], context.machine.lanes(32)
-        while True:
-            nest = perfect_nest(bodies[0])
-            indices = divisions(d for e in tile.loads(bodies[0]) for d in e.index)
-            has_rows = any(isinstance(s, For) for f in nest[-1:] for s in f.body)
-            divisors = ((f, loop_divisor(f, indices, lanes if f is nest[-1] and not has_rows else 1)) for f in nest)
-            loop, n = next(((f, n) for f, n in divisors if n), (None, 0))
-            if loop is None:
-                break
-            v = loop.range.var
-            inner = fresh(f"{v}.remainder")
-            split_bodies = [split for body in bodies if (split := without_divisions(body, v, n, inner))]
-            divides = len(split_bodies) < len(bodies)
-            if divides and len(bodies) * n > self.max_copies:
-                break
-            if not context.may_apply(self, f"%{v} split by {n}"):
-                break
-            copies = (residue for body in bodies for residue in split_by_residue(body, v, n))
-            bodies = list(copies) if divides else split_bodies
-        return tuple(s for b in bodies for s in b)
+    def split_around_reduction(self, body: Block, fresh: NameSupply, context: Context, copies: int = 1) -> Block:
+        """Split the loops of the nest around a contraction, or around a reduction that reads divided indices.
+
+        `copies` counts those that were made of the whole nest.
+        """
+        nest, lanes = perfect_nest(body), context.machine.lanes(32)
+        indices = divisions(d for e in tile.loads(body) for d in e.index)
+        has_rows = any(isinstance(s, For) for f in nest[-1:] for s in f.body)
+        divisors = ((f, loop_divisor(f, indices, lanes if f is nest[-1] and not has_rows else 1)) for f in nest)
+        loop, n = next(((f, n) for f, n in divisors if n), (None, 0))
+        if loop is None:
+            return body
+        v = loop.range.var
+        inner = fresh(f"{v}.remainder")
+        whole = without_divisions(body, v, n, inner, fresh)
+        parts = [whole] if whole else split_by_remainder(body, v, n, remainder_starts(body, v, n), inner)
+        copies *= len(parts)
+        if copies > min(self.max_copies, self.max_ops // code_size(body)):
+            context.missed(self, f"%{v} keeps its divisions: {copies} copies of {code_size(body)} operations")
+            return body
+        if not context.may_apply(self, f"%{v} split by {n}"):
+            return body
+        return tuple(s for part in parts for s in self.split_around_reduction(part, fresh, context, copies))
 
 
 def divisions(indices: Iterable[Dim]) -> list[Dim]:
@@ -129,14 +132,47 @@ def index_divisors(d: Dim, v: str) -> Iterator[tuple[type[Atom], int]]:
             yield from index_divisors(atom.num, v)
 
 
-def without_divisions(body: Block, v: str, n: int, inner: str) -> Block | None:
-    """Split the index of loop `v` by `n`; None if divisions of it remain or a guard depends on the remainder."""
+def remainder_starts(body: Block, v: str, n: int) -> Iterable[int]:
+    """Return the remainders of `v` by `n` at which a division of its index reaches the next multiple; all if that is unknown."""
+    exprs = [e for s in tile.walk(body) for value in tile.stmt_exprs(s) for e in value.subexprs]
+    if any(isinstance(e, IndexValue) and v in variables(e.index) for e in exprs):
+        return range(n)
+    starts = {k for d in memory_indices(body) for k in wrapping_remainders(d, v, n)}
+    return range(n) if None in starts else {k for k in starts if k is not None}
+
+
+def memory_indices(body: Block) -> Iterator[Dim]:
+    """Yield the indices of all loads and stores."""
+    yield from (d for e in tile.loads(body) for d in e.index)
+    yield from (d for s in tile.walk(body) if isinstance(s, Store) for d in s.index)
+
+
+def wrapping_remainders(d: Dim, v: str, n: int) -> Iterator[int | None]:
+    """Yield the remainders of `v` by `n` from which its divisions in `d` count one more; None for a division of another kind."""
+    for atom in (atom for mono, _ in terms(d) for atom in mono):
+        if isinstance(atom, Min) and v in variables(atom.lhs + atom.rhs):
+            yield None
+        if isinstance(atom, (FloorDiv, Mod)):
+            yield from wrapping_remainders(atom.num, v, n)
+            if any(Var(v) in mono for mono, _ in terms(atom.num)):
+                shift = atom.num - var(v)
+                yield -shift % n if isinstance(shift, int) and atom.den == n else None
+
+
+def without_divisions(body: Block, v: str, n: int, inner: str, fresh: NameSupply) -> Block | None:
+    """Split the index of loop `v` by `n`, and the remainder again while it is divided.
+
+    None if divisions of a remainder are left or a guard depends on it.
+    """
     try:
         split = split_index(body, v, n, inner)
     except TransformError:
         return None
     indices = [d for e in tile.loads(split) for d in e.index]
     exprs = (e for s in tile.walk(split) for value in tile.stmt_exprs(s) for e in value.subexprs)
-    is_guarded = any(isinstance(e, IndexValue) and inner in variables(e.index) for e in exprs)
-    divides = any(True for d in indices for _ in index_divisors(d, inner))
-    return None if divides or is_guarded else split
+    if any(isinstance(e, IndexValue) and inner in variables(e.index) for e in exprs):
+        return None
+    if not any(True for d in indices for _ in index_divisors(d, inner)):
+        return split
+    divisor = loop_divisor(next(f for f in perfect_nest(split) if f.range.var == inner), indices)
+    return without_divisions(split, inner, divisor, fresh(f"{v}.remainder"), fresh) if 0 < divisor < n else None

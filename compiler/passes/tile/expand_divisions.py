@@ -33,7 +33,8 @@ class ExpandDivisions(TilePass):
     name = "expand-divisions"
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        if context.machine.fma_instructions > 1:
+        calls = (e for s in tile.walk(ir.body) for value in tile.stmt_exprs(s) for e in value.calls)
+        if context.machine.fma_instructions > 1 or not any(e.primitive == "div" for e in calls):
             return ir
         table = context.accesses(ir)
         found = {id(e) for e in shared_divisions(table, ir.body, ())}

@@ -12,6 +12,7 @@ from compiler.cost.vectorization import best_disjoint_loops, lane_count, score_l
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Range, Reduce, Stmt
+from compiler.ir.tile.loop_nest import top_nests
 from compiler.ir.tile.substitution import with_unique_names
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.tile.pack import Pack
@@ -64,13 +65,17 @@ class Vectorize(TilePass):
         return with_lanes(ir, allowed, lanes)
 
     def slower_lanes(self, ir: Kernel, chosen: Collection[str], lanes: int, context: Context) -> set[str]:
-        """Return those of the `chosen` loops that gather, and take longer with lanes than without."""
+        """Return those of the `chosen` loops that gather, and take longer with lanes than without, each in its own nest."""
         table, machine = context.accesses(ir), context.machine
         gathering = {v for v in chosen if any(table.depends_on(a, v) and table.stride(a, v) is None for a in table.all)}
-        if not gathering:
-            return set()
-        with_all = seconds_with_lanes(ir, chosen, lanes, machine)
-        return {v for v in gathering if with_all > seconds_with_lanes(ir, {*chosen} - {v}, lanes, machine)}
+        slower = set[str]()
+        for nest in top_nests(ir) if gathering else ():
+            loops = {r.var for s in tile.walk(nest.body) for r in tile.stmt_ranges(s)}
+            own, doubtful = loops.intersection(chosen), loops & gathering
+            if doubtful:
+                with_all = seconds_with_lanes(nest, own, lanes, machine)
+                slower |= {v for v in doubtful if with_all > seconds_with_lanes(nest, own - {v}, lanes, machine)}
+        return slower
 
     def quicker_lanes(
         self, ir: Kernel, chosen: set[str], scores: Mapping[str, int], lanes: int, context: Context

@@ -45,6 +45,53 @@ def test_a_transposed_convolution_becomes_one_for_each_remainder() -> None:
     )
 
 
+def test_remainders_with_equal_taps_share_a_loop() -> None:
+    """A stride of 4 makes two copies, not four."""
+    nest = """parallel %i in 0..2 {{ parallel %r in 0..2 {{
+      %s = reduce add %t in 0..2 {{ yield %x[%i + %t{x}] * %w[4*%t + %r{w}] }} store %s, %y[4*%i + %r{y}] }} }}"""
+    head = "kernel @up(in %x: f32[4], in %w: f32[8], out %y: f32[8])"
+    check_pass(
+        "delinearize",
+        before=f"""{head} {{ parallel %i in 0..8 {{
+          %s = reduce add %t in 0..2 {{ yield %x[(%i + 2)//4 + %t] * %w[(%i + 2)%4 + 4*%t] }} store %s, %y[%i] }} }}""",
+        after=f"{head} {{ {nest.format(x='', w=' + 2', y='')} {nest.format(x=' + 1', w='', y=' + 2')} }}",
+    )
+
+
+def test_a_guard_on_the_remainder_takes_a_copy_for_each() -> None:
+    """The sum of each then has no guard: `tighten-reductions`."""
+    nest = """parallel %i in 0..2 {{
+      %s = reduce add %t in 0..2 {{ yield where(index({m} - 4*%t) < 3, %x[%i + %t{x}] * %w[4*%t{w}], 0.0) }} store %s, %y[{y}] }}"""
+    head = "kernel @up(in %x: f32[4], in %w: f32[8], out %y: f32[8])"
+    parts = [
+        (2, "", " + 2", "4*%i"),
+        (3, "", " + 3", "4*%i + 1"),
+        (0, " + 1", "", "4*%i + 2"),
+        (1, " + 1", " + 1", "4*%i + 3"),
+    ]
+    check_pass(
+        "delinearize",
+        before=f"""{head} {{ parallel %i in 0..8 {{
+          %s = reduce add %t in 0..2 {{
+            yield where(index((%i + 2)%4 - 4*%t) < 3, %x[(%i + 2)//4 + %t] * %w[(%i + 2)%4 + 4*%t], 0.0) }}
+          store %s, %y[%i] }} }}""",
+        after=f"{head} {{ {' '.join(nest.format(m=m, x=x, w=w, y=y) for m, x, w, y in parts)} }}",
+    )
+
+
+def test_a_divided_remainder_is_split_again() -> None:
+    """Rows of a repeated image that are one dimension of the result: no copies."""
+    check_pass(
+        "delinearize",
+        before="""kernel @rows(in %x: f32[2, 4, 5], out %y: f32[16]) {
+          parallel %i in 0..16 { %s = reduce add %k in 0..5 { yield %x[%i//8, (%i%8)//2, %k] } store %s, %y[%i] } }""",
+        after="""kernel @rows(in %x: f32[2, 4, 5], out %y: f32[16]) {
+          parallel %i in 0..2 { parallel %r in 0..4 { parallel %q in 0..2 {
+            %s = reduce add %k in 0..5 { yield %x[%i, %r, %k] } store %s, %y[%i*8 + %r*2 + %q] } } } }""",
+        remark="%i split by 8",
+    )
+
+
 def test_remainders_may_have_different_counts() -> None:
     check_pass(
         "delinearize",
@@ -195,3 +242,6 @@ def test_loops_that_stay(case: str) -> None:
 
 def test_too_many_copies_are_not_made() -> None:
     check_pass("delinearize{max-copies=1}", unchanged=transposed(8))
+    check_pass(
+        "delinearize{max-ops=7}", unchanged=transposed(8), remark="%i keeps its divisions: 2 copies of 4 operations"
+    )
