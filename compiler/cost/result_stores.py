@@ -14,7 +14,8 @@ def streams_results(table: Accesses, reuse: ContractionReuse, machine: Machine) 
     """Return True if a contraction is best computed row by row, as its results come from beyond the second-level cache.
 
     With loops over panels outside, each panel writes a few lines of every row, from places too far apart for hardware to
-    prefetch.  Short sums do not hide their latency.  Row by row, each row rereads the panels, which must stay in the cache.
+    prefetch.  Short sums do not hide their latency.  Row by row, each row rereads the panels, which must stay in the cache:
+    in the first level where each row is part of all batches, as in Winograd's algorithm.
     """
     stores = [a for a in table.all if a.is_store]
     contiguous = [f for f in reuse.panel_loops if all(table.stride(a, f.range.var) == 1 for a in stores)]
@@ -22,7 +23,8 @@ def streams_results(table: Accesses, reuse: ContractionReuse, machine: Machine) 
         return False
     if sum({a.buffer: buffer_bytes(table, a) for a in stores}.values()) <= machine.l2:
         return False
-    return reuse.panel_bytes <= machine.l2 // 2 and cycles_per_line(table, reuse, machine) < machine.l3_latency
+    cache = machine.l1 if reuse.interleaves_batches else machine.l2 // 2
+    return reuse.panel_bytes <= cache and cycles_per_line(table, reuse, machine) < machine.l3_latency
 
 
 def cycles_per_line(table: Accesses, reuse: ContractionReuse, machine: Machine) -> float:

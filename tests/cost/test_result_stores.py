@@ -50,3 +50,17 @@ def test_a_line_is_several_vectors_of_a_narrow_machine() -> None:
     assert judged(Machine(), 10)[1] == 10 / 2
     assert judged(Machine(vector_bits=256), 10)[1] == 10 * 2 / 2
     assert judged(Machine(), 10, dtype="f64")[1] == 10 / 2
+
+
+@pytest.mark.parametrize(
+    ("x", "index", "streams"), [("9, 64, 4", "%b, %i, %k", True), ("64, 9, 4", "%i, %b, %k", False)]
+)
+def test_rows_of_several_batches_reread_panels_of_the_first_level_cache(x: str, index: str, streams: bool) -> None:
+    """Nine panels of 512 bytes are more than it holds; matrices one behind the other have one each."""
+    kernel = parse_kernel(f"""kernel @k(in %x: f32[{x}], in %w: f32[9, 4, 32], out %y: f32[64, 9, 32]) {{
+      parallel %b in 0..9 {{ parallel %i in 0..64 {{ parallel %j in 0..32 {{
+        %s = reduce add %k in 0..4 {{ yield %x[{index}] * %w[%b, %k, %j] }} store %s, %y[%i, %b, %j] }} }} }} }}""")
+    table = Accesses(kernel)
+    reuse = match_contraction_reuse(table, perfect_nest(kernel.body))
+    assert reuse is not None
+    assert streams_results(table, reuse, Machine(l1=4096, l2=NEAR.l2)) == streams
