@@ -63,4 +63,4 @@ def test_rows_of_several_batches_reread_panels_of_the_first_level_cache(x: str, 
     table = Accesses(kernel)
     reuse = match_contraction_reuse(table, perfect_nest(kernel.body))
     assert reuse is not None
-    assert streams_results(table, reuse, Machine(l1=4096, l2=NEAR.l2)) == streams
+    assert streams_results(table, reuse, Machine(l1=4096, l2=4 * 4096)) == streams
