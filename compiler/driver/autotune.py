@@ -178,8 +178,7 @@ class KernelSearch:
     def schedule(self, candidate: Candidate) -> tuple[Kernel, list[Alternative]]:
         """Return the kernel after the passes of a candidate, and the alternatives they propose."""
         if candidate not in self.scheduled:
-            c = self.context
-            context = Context(c.machine, c.matrix_shapes, program=c.program)
+            context = self.context.trial()
             kernel = run_passes(self.kernel, tuple(p for p in candidate if p), context)
             self.scheduled[candidate] = kernel, context.alternatives
         return self.scheduled[candidate]

@@ -96,6 +96,19 @@ class Context:
         questions = target.kernel_problem, target.row_problem, target.reduction_seconds
         return Context(machine, shapes, target.native_primitives, *questions, target.name, rewrite_limit=rewrite_limit)
 
+    def trial(self) -> Context:
+        """Return a new context of the same target and program, whose remarks and rewrites count for nothing."""
+        return Context(
+            self.machine,
+            self.matrix_shapes,
+            self.native_primitives,
+            self.kernel_problem,
+            self.row_problem,
+            self.reduction_seconds,
+            self.target_name,
+            program=self.program,
+        )
+
     def accesses(self, kernel: Kernel) -> Accesses:
         """Return the loads and stores of `kernel`, cached until a pass changes it."""
         if self._accesses is None or self._accesses.kernel is not kernel:

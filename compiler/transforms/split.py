@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from compiler.errors import TransformError
-from compiler.ir.symbolic.index_expr import Dim, ceildiv, minimum, var
+from compiler.ir.symbolic.index_expr import Dim, ceildiv, minimum, var, variables
 from compiler.ir.tile.kernel import Block, For, Range
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import substitute_indices
@@ -104,9 +104,13 @@ def split_by_remainder(body: Block, v: str, n: int, starts: Iterable[int], inner
         return rule
 
     loop = next((f for f in perfect_nest(body) if f.range.var == v), None)
-    if loop is None or loop.range.lo != 0 or not isinstance(extent := loop.range.hi, int) or not loop.parallel:
+    if loop is None or loop.range.lo != 0 or variables(loop.range.hi) or not loop.parallel:
         raise TransformError(f"%{v} does not start at 0, or its order matters")
-    points = sorted({0, *starts, extent % n}) if extent > n else sorted({0, *starts})
-    last = min(n, extent)
+    extent = loop.range.hi
+    if isinstance(extent, int):
+        points = sorted({0, *starts, extent % n}) if extent > n else sorted({0, *starts})
+        last = min(n, extent)
+    else:  # any remainder may be the one that fewer indices have
+        points, last = list(range(n)), n
     ends = pairwise((*(k for k in points if k < last), last))
     return [map_loop(body, v, keep(start, end - start)) for start, end in ends]

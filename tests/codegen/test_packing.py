@@ -28,6 +28,13 @@ def test_values_are_in_order(packed: str, loops: str, target: str) -> None:
     check_kernel(kernel(packed, loops, 36 if loops == "tile 3" else 37), target, high=100)
 
 
+def test_orders_of_two_and_four_bytes() -> None:
+    text = """kernel @k(in %x: u8[4, 64], out %y: u8x4[64], out %z: u8x2[64]) {
+      for %j in 0..64 tile 16 lanes 16 { store pack<u8x4>(%x[0, %j], %x[1, %j], %x[2, %j], %x[3, %j]), %y[%j] }
+      for %k in 0..64 tile 32 lanes 32 { store pack<u8x2>(%x[0, %k], %x[1, %k]), %z[%k] } }"""
+    check_kernel(text, "host")
+
+
 def test_one_instruction_permutes_bytes() -> None:
     base = target_by_name("x86-64-v4")
     assert isinstance(base, CPUTarget)

@@ -109,6 +109,17 @@ def test_each_remainder_has_a_loop_of_its_own() -> None:
         split_by_remainder(body_of(before.replace("parallel", "for")), "i", 2, [1], "r")
 
 
+def test_each_remainder_of_a_dynamic_loop_has_a_nest() -> None:
+    """Any of them may be the first that fewer indices have."""
+    check_transform(
+        lambda b: tuple(s for part in split_by_remainder(b, "i", 2, [], "r") for s in part),
+        before="kernel @k(size n in 0..64 hint 20, in %x: f32[n], out %y: f32[n]) { parallel %i in 0..n { store %x[%i], %y[%i] } }",
+        after="""kernel @k(size n in 0..64 hint 20, in %x: f32[n], out %y: f32[n]) {
+          parallel %i in 0..(n + 1)//2 { store %x[%i*2], %y[%i*2] }
+          parallel %i in 0..n//2 { store %x[%i*2 + 1], %y[%i*2 + 1] } }""",
+    )
+
+
 def test_remainders_between_two_starts_share_a_nest() -> None:
     """Those that fewer indices have do not share it."""
     check_transform(

@@ -11,8 +11,8 @@ from compiler.ir.types import DType
 PERMUTED_BYTES = 64
 """Bytes that `IRBuilder.byte_permutation` moves at once."""
 
-BYTE_ORDER = "@byte_order"
-"""Global variable of a module: the place of each byte of packed elements among those of all values."""
+BYTE_ORDER = "@byte_order_{}"
+"""Global variable of a module, by the number of values in an element: the place of each byte of the elements among all values."""
 
 
 def emit_pack(b: IRBuilder, packed: DType, values: Sequence[str], lanes: int) -> str:
@@ -30,8 +30,9 @@ def emit_pack(b: IRBuilder, packed: DType, values: Sequence[str], lanes: int) ->
     joined = concat_vectors(b, codes, code, width)
     if b.byte_permutation and code == "i8" and len(order) == PERMUTED_BYTES:
         # a variable: LLVM replaces a permutation by a constant with eleven shuffles
-        b.declarations.add(f"{BYTE_ORDER} = private global {whole} <{', '.join(f'i8 {k}' for k in order)}>")
-        places = b.emit(f"load {whole}, ptr {BYTE_ORDER}, align {PERMUTED_BYTES}")
+        name = BYTE_ORDER.format(count)
+        b.declarations.add(f"{name} = private global {whole} <{', '.join(f'i8 {k}' for k in order)}>")
+        places = b.emit(f"load {whole}, ptr {name}, align {PERMUTED_BYTES}")
         joined = b.intrinsic(whole, b.byte_permutation, (whole, joined), (whole, places))
     else:
         mask = f"<{len(order)} x i32> <{', '.join(f'i32 {k}' for k in order)}>"

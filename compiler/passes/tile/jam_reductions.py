@@ -48,7 +48,7 @@ class JamReductions(TilePass):
         chain = list(waiting_statements(rows.body))
         if not any(isinstance(s, Reduce) for s in chain) or waits_for_divisions(rows.body, chain):
             return 1
-        vectors = max(-(-extent_hint(r) // r.lanes) for r in ranges)
+        vectors = max(1, *(-(-extent_hint(r) // r.lanes) for r in ranges))
         return max(1, min(self.factor, self.max_vectors // vectors, extent_hint(rows.range) // threads))
 
 

@@ -32,6 +32,10 @@ def test_rows_are_interleaved_up_to_a_number_of_vectors() -> None:
         check_pass("jam-reductions", before=SOFTMAX.format(n=n, tile=""), after=SOFTMAX.format(n=n, tile=tile))
 
 
+def test_empty_rows_are_no_vectors() -> None:
+    check_pass("jam-reductions", before=SOFTMAX.format(n=0, tile=""), after=SOFTMAX.format(n=0, tile=" tile 4"))
+
+
 def test_long_rows_stay() -> None:
     check_pass("jam-reductions", unchanged=SOFTMAX.format(n=129, tile=""))
 
