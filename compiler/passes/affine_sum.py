@@ -16,7 +16,7 @@ from compiler.ir.graph.structure import Elementwise, Reduction, elementwise_expr
 from compiler.ir.scalar import Const, PrimitiveCall, Ref
 from compiler.ir.symbolic.index_expr import product
 from compiler.ir.types import f32, i32
-from compiler.passes.graph.fold import constant_values
+from compiler.passes.graph.fold import known_values
 
 Numbers = NDArray[np.float64] | np.float64
 """A constant number, or one for each channel."""
@@ -44,7 +44,7 @@ class AffineSum:
     @property
     def has_integers(self) -> bool:
         """True if a term is a converted integer."""
-        return any(is_cast(x) and x.operands[0].dtype.is_integer for x, _ in self.terms)
+        return any(converted_integers(x) is not None for x, _ in self.terms)
 
     @property
     def bound(self) -> float:
@@ -78,20 +78,23 @@ class AffineSum:
 
 
 def affine_sum(graph: Graph, n: Node, constants: Collection[Node]) -> AffineSum:
-    """Return an f32 node as a sum of scaled values, through nodes that nothing else reads."""
+    """Return an f32 node as a sum of scaled values, through nodes that are read once; one term if `n` is not."""
+    whole = AffineSum(((n, ONE),))
+    if not is_read_once(graph, n):
+        return whole
     primitive, constant, x = binary_with_constant(n, constants)
     if x is not None and primitive in ("add", "mul"):
-        below = _operand_sum(graph, x, constants)
+        below = affine_sum(graph, x, constants)
         return below.scaled(constant) if primitive == "mul" else below.scaled(ONE, constant)
     if _adds_values(n, constants):
-        first, second = (_operand_sum(graph, o, constants) for o in n.operands)
+        first, second = (affine_sum(graph, o, constants) for o in n.operands)
         return first + second.scaled(np.float64(-1 if primitive_of(n) == "sub" else 1))
-    return AffineSum(((n, ONE),))
+    return whole
 
 
-def _operand_sum(graph: Graph, x: Node, constants: Collection[Node]) -> AffineSum:
-    """Return an operand as a sum, or as one term if others read it too."""
-    return affine_sum(graph, x, constants) if is_read_once(graph, x) else AffineSum(((x, ONE),))
+def converted_integers(x: Node) -> Node | None:
+    """Return the integers that a term converts, or None."""
+    return x.operands[0] if is_cast(x) and x.operands[0].dtype.is_integer else None
 
 
 def _adds_values(n: Node, constants: Collection[Node]) -> bool:
@@ -140,13 +143,15 @@ def constant_of(values: Numbers) -> Node:
 
 def _numbers(constant: Node) -> Numbers:
     """Return the values of a node that depends on constants alone."""
-    values = constant_values([constant])[constant].attrs["value"].numpy_values
+    values = known_values(constant)
+    assert values is not None
     return np.asarray(values, np.float64)
 
 
 def _bound(x: Node) -> float:
     """Return the largest absolute value of a term: of the integers that it converts, or infinity."""
-    return integer_bound(x.operands[0]) if is_cast(x) and x.operands[0].dtype.is_integer else float("inf")
+    integers = converted_integers(x)
+    return float("inf") if integers is None else integer_bound(integers)
 
 
 def integer_bound(n: Node) -> int:
@@ -163,13 +168,10 @@ def integer_bound(n: Node) -> int:
 def _without_integer_shift(graph: Graph, x: Node, factor: Numbers, constants: Collection[Node]) -> AffineSum:
     """Return the term x * factor, where x = cast<f32>(integer - constant), as a scaled integer and a shift; unchanged if it is none."""
     unchanged = AffineSum(((x, factor),))
-    inner = x.operands[0] if is_cast(x) else x
-    if (
-        inner.dtype != i32
-        or primitive_of(inner) != "sub"
-        or not is_read_once(graph, inner)
-        or not is_read_once(graph, x)
-    ):
+    inner = converted_integers(x)
+    if inner is None or inner.dtype != i32 or primitive_of(inner) != "sub":
+        return unchanged
+    if not is_read_once(graph, inner) or not is_read_once(graph, x):
         return unchanged
     integers, constant = inner.operands
     if constant not in constants or integers.dtype != i32 or integers.shape != inner.shape:

@@ -27,15 +27,11 @@ def reusable_outputs(program: Program, pairs: InPlacePairs) -> Iterator[tuple[st
     accesses = [{b for names in accessed_buffers(program, s) for b in names} for s in program.steps]
     launched = {a for s in program.steps if isinstance(s, Launch) for a in s.arguments}
     others = {b for s, names in zip(program.steps, accesses, strict=True) if not isinstance(s, Launch) for b in names}
-    kept = {*program.inputs, *program.outputs, *program.constants, *map(program.root_buffer, program.views), *others}
+    viewed = {program.root_buffer(v) for v in program.views}
+    kept = {*program.inputs, *program.outputs, *program.constants, *viewed, *others}
+    fixed = {*program.inputs, *program.output_aliases, *viewed, *others}
     for k, source, target in in_place_candidates(program, pairs):
-        is_output = target in program.outputs and target not in {*program.inputs, *program.output_aliases, *others}
-        if (
-            not is_output
-            or source in kept
-            or source not in launched
-            or target in map(program.root_buffer, program.views)
-        ):
+        if target not in program.outputs or target in fixed or source in kept or source not in launched:
             continue
         same_type = program.buffers[source] == program.buffers[target]
         is_read_later = any(source in names for names in accesses[k + 1 :])

@@ -8,6 +8,7 @@ from itertools import takewhile
 from compiler.codegen.llvm.builder import IRBuilder
 from compiler.codegen.llvm.scope import Axis
 from compiler.codegen.llvm.targets import NarrowingInstructions
+from compiler.codegen.llvm.transpose import shuffle
 from compiler.ir.graph.structure import highest, lowest
 from compiler.ir.scalar import Const, Expr, PrimitiveCall
 from compiler.ir.types import i8, i32, u8
@@ -27,8 +28,7 @@ def narrow(b: IRBuilder, instructions: NarrowingInstructions, vectors: Sequence[
     packed = b.intrinsic(f"<{4 * lanes} x i8>", instructions.to_byte, (half, pairs[0]), (half, pairs[-1]))
     words = b.emit(f"bitcast <{4 * lanes} x i8> {packed} to {whole}")
     order = [chunk * 4 + number for number in range(len(vectors)) for chunk in range(chunks)]
-    mask = f"<{len(order)} x i32> <{', '.join(f'i32 {k}' for k in order)}>"
-    ordered = b.emit(f"shufflevector {whole} {words}, {whole} poison, {mask}")
+    ordered = shuffle(b, words, "poison", "i32", lanes, order)
     return b.emit(f"bitcast <{len(order)} x i32> {ordered} to <{4 * len(order)} x i8>")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.codegen.llvm.builder import IRBuilder, llvm_type
-from compiler.codegen.llvm.transpose import concat_vectors
+from compiler.codegen.llvm.transpose import concat_vectors, shuffle
 from compiler.ir.types import DType
 
 PERMUTED_BYTES = 64
@@ -35,6 +35,5 @@ def emit_pack(b: IRBuilder, packed: DType, values: Sequence[str], lanes: int) ->
         places = b.emit(f"load {whole}, ptr {name}, align {PERMUTED_BYTES}")
         joined = b.intrinsic(whole, b.byte_permutation, (whole, joined), (whole, places))
     else:
-        mask = f"<{len(order)} x i32> <{', '.join(f'i32 {k}' for k in order)}>"
-        joined = b.emit(f"shufflevector {whole} {joined}, {whole} poison, {mask}")
+        joined = shuffle(b, joined, "poison", code, len(order), order)
     return b.emit(f"bitcast {whole} {joined} to {llvm_type(packed, lanes)}")

@@ -48,7 +48,7 @@ def to_rows(b: IRBuilder, columns: Sequence[str], element: str, lanes: int, chun
     for r in range(lanes):
         starts = [(c * rows_per_vector + r // width) * chunk_elements for c in range(chunks)]
         mask = [start + k for start in starts for k in range(chunk_elements)]
-        rows.append(_shuffle(b, vectors[r % width], "poison", element, lanes, mask))
+        rows.append(shuffle(b, vectors[r % width], "poison", element, lanes, mask))
     return rows
 
 
@@ -63,7 +63,7 @@ def interleave(b: IRBuilder, columns: Sequence[str], element: str, lanes: int) -
     if count % 2 == 0 and len(sources) > 1:
         halves = [interleave(b, columns[k::2], element, lanes) for k in (0, 1)]
         masks = [[start + k // 2 + k % 2 * lanes for k in range(lanes)] for start in (0, lanes // 2)]
-        return [_shuffle(b, x, y, element, lanes, mask) for x, y in zip(*halves, strict=True) for mask in masks]
+        return [shuffle(b, x, y, element, lanes, mask) for x, y in zip(*halves, strict=True) for mask in masks]
     vectors = []
     for first in range(0, count * lanes, lanes):
         places = [divmod(first + k, count) for k in range(lanes)]  # lane and column of each element
@@ -71,9 +71,9 @@ def interleave(b: IRBuilder, columns: Sequence[str], element: str, lanes: int) -
         vector = sources[0]
         for source in sources[1:]:
             picks = [lanes + lane if columns[c] == source else p for p, (lane, c) in zip(picks, places, strict=True)]
-            vector = _shuffle(b, vector, source, element, lanes, picks)
+            vector = shuffle(b, vector, source, element, lanes, picks)
             picks = [k if p >= 0 else -1 for k, p in enumerate(picks)]
-        vectors.append(vector if sources[1:] else _shuffle(b, vector, "poison", element, lanes, picks))
+        vectors.append(vector if sources[1:] else shuffle(b, vector, "poison", element, lanes, picks))
     return vectors
 
 
@@ -92,7 +92,7 @@ def swap_index_bits(b: IRBuilder, vectors: Sequence[str], element: str, lanes: i
             if k >> bit & 1 == 0:
                 other = k | 1 << bit
                 pair = swapped[k], swapped[other]
-                swapped[k], swapped[other] = (_shuffle(b, *pair, element, lanes, mask) for mask in masks)
+                swapped[k], swapped[other] = (shuffle(b, *pair, element, lanes, mask) for mask in masks)
     # stages within chunks take lane bits from the highest down, so these bits of the vector number come out reversed
     low_reversed = [sum((k >> x & 1) << (chunk_bits - 1 - x) for x in range(chunk_bits)) for k in range(count)]
     return [swapped[low | k >> chunk_bits << chunk_bits] for k, low in enumerate(low_reversed)]
@@ -121,11 +121,12 @@ def concat_vectors(b: IRBuilder, vectors: Sequence[str], element: str, width: in
     """Concatenate vectors of `width` elements, pairwise; their number is a power of two."""
     while len(vectors) > 1:
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
-        vectors = [_shuffle(b, x, y, element, width, range(2 * width)) for x, y in pairs]
+        vectors = [shuffle(b, x, y, element, width, range(2 * width)) for x, y in pairs]
         width *= 2
     return vectors[0]
 
 
-def _shuffle(b: IRBuilder, x: str, y: str, element: str, lanes: int, mask: Sequence[int]) -> str:
+def shuffle(b: IRBuilder, x: str, y: str, element: str, lanes: int, mask: Sequence[int]) -> str:
+    """Return the elements `mask` of two vectors of `lanes` elements, numbered through; -1 for any."""
     vector, indices = f"<{lanes} x {element}>", ", ".join(f"i32 {p}" if p >= 0 else "i32 poison" for p in mask)
     return b.emit(f"shufflevector {vector} {x}, {vector} {y}, <{len(mask)} x i32> <{indices}>")

@@ -198,7 +198,10 @@ class ScanAxis:
 
 @dataclass(frozen=True)
 class BlockwiseScan:
-    """How blocks of a row are scanned apart: `total(x, d)` reduces dimension `d` of `x` to 1, `join(y, before)` adds the total before to results."""
+    """Functions that scan blocks of a row apart.
+
+    `total(x, d)` reduces dimension `d` of `x` to 1; `join(y, before)` adds the total before to results.
+    """
 
     total: Callable[[Node, int], Node]
     join: Callable[[Node, Node], Node]

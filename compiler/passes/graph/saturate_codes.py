@@ -132,8 +132,7 @@ def is_zero_point(shift: Numbers) -> bool:
 
 def _sum_of_integers(graph: Graph, value: ClampedValue, constants: Collection[Node]) -> AffineSum | None:
     """Return a value before its clamps as a sum of scaled integers and others; None if it adds no integers."""
-    total = affine_sum(graph, value.x, constants) if is_read_once(graph, value.x) else AffineSum(((value.x, ONE),))
-    scaled = total.scaled(value.factor, value.shift)
+    scaled = affine_sum(graph, value.x, constants).scaled(value.factor, value.shift)
     return scaled.with_integer_shifts(graph, constants) if scaled.has_integers else None
 
 

@@ -134,11 +134,16 @@ def index_divisors(d: Dim, v: str) -> Iterator[tuple[type[Atom], int]]:
 
 def remainder_starts(body: Block, v: str, n: int) -> Iterable[int]:
     """Return the remainders of `v` by `n` at which a division of its index reaches the next multiple; all if that is unknown."""
-    exprs = [e for s in tile.walk(body) for value in tile.stmt_exprs(s) for e in value.subexprs]
-    if any(isinstance(e, IndexValue) and v in variables(e.index) for e in exprs):
+    if is_value(body, v):
         return range(n)
     starts = {k for d in memory_indices(body) for k in wrapping_remainders(d, v, n)}
     return range(n) if None in starts else {k for k in starts if k is not None}
+
+
+def is_value(body: Block, v: str) -> bool:
+    """Return True if an expression has index `v` as a value, as guards have."""
+    exprs = (e for s in tile.walk(body) for value in tile.stmt_exprs(s) for e in value.subexprs)
+    return any(isinstance(e, IndexValue) and v in variables(e.index) for e in exprs)
 
 
 def memory_indices(body: Block) -> Iterator[Dim]:
@@ -169,8 +174,7 @@ def without_divisions(body: Block, v: str, n: int, inner: str, fresh: NameSupply
     except TransformError:
         return None
     indices = [d for e in tile.loads(split) for d in e.index]
-    exprs = (e for s in tile.walk(split) for value in tile.stmt_exprs(s) for e in value.subexprs)
-    if any(isinstance(e, IndexValue) and inner in variables(e.index) for e in exprs):
+    if is_value(split, inner):
         return None
     if not any(True for d in indices for _ in index_divisors(d, inner)):
         return split

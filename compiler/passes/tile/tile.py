@@ -302,8 +302,8 @@ def has_overlapping_taps(table: Accesses, reads: list[Access], row: Range, s: Re
 def private_windows(table: Accesses, reads: list[Access], row: Range, last: Range) -> tuple[OperandWindow, ...]:
     """Return how each operand among `reads` that rows read privately overlaps; loads that are packed are one operand."""
     private = (a for a in reads if table.depends_on(a, row.var))
-    found = {(a.buffer, operand_window(table, a, row.var, last)) for a in private}
-    return tuple(window for _, window in sorted(found, key=lambda f: f[0]))
+    found = dict.fromkeys((a.buffer, operand_window(table, a, row.var, last)) for a in private)
+    return tuple(window for _, window in found)
 
 
 def operand_window(table: Accesses, a: Access, row_var: str, last: Range) -> OperandWindow:
