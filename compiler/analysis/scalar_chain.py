@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from compiler.ir.graph.node import Node, scalar_value
 from compiler.ir.graph.structure import Elementwise, elementwise_expr, highest, lowest
-from compiler.ir.scalar import Number, PrimitiveCall, Ref
+from compiler.ir.scalar import Const, Expr, Number, PrimitiveCall, Ref
+
+STEPS = frozenset({"floor", "ceil", "trunc", "round", "rem", "copysign", "bitcast"})
+"""Primitives on floats that jump from one value to another."""
 
 
 def scalar_chain(n: Node) -> list[Node]:
@@ -77,3 +80,14 @@ def is_increasing(n: Node) -> bool:
     if e.primitive == "sub":
         return scalar_value(n.operands[0]) is None
     return e.primitive in ("add", "cast", "max", "min", "round")
+
+
+def is_continuous(e: Expr) -> bool:
+    """Return True if an expression computes floats from floats, without steps or comparisons of what it computes."""
+    calls = (x for x in e.subexprs if isinstance(x, PrimitiveCall))
+    return all(
+        c.dtype.is_float
+        and c.primitive not in STEPS
+        and all(a.dtype.is_float or isinstance(a, Ref | Const) for a in c.operands)
+        for c in calls
+    )

@@ -13,6 +13,7 @@ from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object_file import emit_assembly
 from compiler.codegen.llvm.targets import CPU_TARGETS, host_target
 from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.text.tile_printer import print_kernel
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.types import DTYPES, PACKED_DTYPES, packed_dtype
 from compiler.passes.manager import run_pipeline
@@ -72,6 +73,16 @@ def test_one_instruction_for_each_register(
     assembly = emit_assembly(emit_kernel(kernel, target), target)
     assert len(re.findall(rf"\t{instruction}\t", assembly)) >= 4 * 2
     assert plain.dot_instruction(PACKED_DTYPES[pair[0]], PACKED_DTYPES[pair[1]], base.lanes(32)) is None
+
+
+@pytest.mark.parametrize("product", ["%x[%i, %k], %w[%k, %j]", "%w[%k, %j], %x[%i, %k]"])
+def test_pairs_for_all_lanes_are_an_operand_in_memory(product: str) -> None:
+    base = CPU_TARGETS["x86-64-v4"]
+    target = replace(base, features=f"{base.features},+avx512bf16")
+    text = print_kernel(matmul("bf16x2", "bf16x2", "f32", "tile 16 lanes 16"))
+    kernel = run_pipeline(parse_kernel(text.replace("%x[%i, %k], %w[%k, %j]", product)), "peel")
+    assembly = emit_assembly(emit_kernel(kernel, target), target)
+    assert len(re.findall(r"\tvdpbf16ps\t.*\{1to16\}", assembly)) >= 4
 
 
 @pytest.mark.parametrize("target", [*runnable_targets(), "host"])

@@ -472,11 +472,11 @@ class KernelEmitter:
         value = stmt.value
         ty = llvm_type(value.dtype, lanes)
         if stmt.op == "add" and isinstance(value, PrimitiveCall) and value.primitive == "dot":
-            packed = [a.dtype for a in value.operands]
-            dot = self.target.dot_instruction(packed[0], packed[1], lanes)
-            if dot:
-                args = [ev.emit_element(a, coord, lanes) for a in value.operands]
-                return emit_dot_instruction(self.b, dot, packed, args, total, lanes)
+            dot = self.target.dot_instruction(value.operands[0].dtype, value.operands[1].dtype, lanes)
+            if dot:  # LLVM folds a broadcast from memory into the last operand alone
+                operands = sorted(value.operands, key=ev.lanes, reverse=True) if dot.lhs == dot.rhs else value.operands
+                args = [ev.emit_element(a, coord, lanes) for a in operands]
+                return emit_dot_instruction(self.b, dot, [a.dtype for a in operands], args, total, lanes)
         is_wide = value.dtype.is_float and not value.dtype.is_reduced_float
         if stmt.op == "add" and is_wide and isinstance(value, PrimitiveCall) and value.primitive == "mul":
             x, y = (ev.emit_element(a, coord, lanes) for a in value.operands)

@@ -163,6 +163,27 @@ def test_rows_that_will_be_cached_transposed_stay() -> None:
     assert canonical_text(made) == canonical_text(parse_ir(ROWS_OF_HEADS)), [str(r) for r in context.remarks]
 
 
+PAIRS_OF_HEADS = """program {
+  input %x: bf16[128, 384]  output %s: f32[12, 128, 128]  buffer %q: bf16[128, 384]  buffer %k: bf16[128, 384]
+  input %v: bf16[384, 384]
+  kernel @linear(in %x: bf16[128, 384], in %w: bf16[384, 384], out %y: bf16[128, 384]) {
+    parallel %i in 0..128 { parallel %c in 0..384 {
+      %s = reduce add %d in 0..384 { yield cast<f32>(%x[%i, %d]) * cast<f32>(%w[%c, %d]) }
+      store cast<bf16>(%s), %y[%i, %c] } } }
+  kernel @scores(in %q: bf16[128, 384], in %k: bf16[128, 384], out %y: f32[12, 128, 128]) {
+    parallel %h in 0..12 { parallel %i in 0..128 { parallel %j in 0..128 {
+      %s = reduce add %d in 0..32 { yield cast<f32>(%q[%i, %h*32 + %d]) * cast<f32>(%k[%j, %h*32 + %d]) }
+      store %s, %y[%h, %i, %j] } } } }
+  launch @linear(%x, %v, %q)  launch @linear(%x, %v, %k)  launch @scores(%q, %k, %s) }"""
+
+
+def test_rows_of_pairs_that_will_be_cached_transposed_stay() -> None:
+    """Pairs of @scores are neighbours of %d; with %i innermost, each would be put together from two loads."""
+    context = Context(matrix_shapes=(MatrixShape(1, 16, 2, "bf16", "bf16", "f32"),))
+    made = run_pipeline(parse_ir(PAIRS_OF_HEADS), "layout", context)
+    assert canonical_text(made) == canonical_text(parse_ir(PAIRS_OF_HEADS)), [str(r) for r in context.remarks]
+
+
 def sampled(ops: int) -> str:
     """A program that gathers each channel at the same places, which take `ops` operations to compute."""
     chain = "".join(f"%p{k + 1} = %p{k} * 3 + 1  " for k in range(ops // 2))

@@ -1,0 +1,107 @@
+"""Round to a narrow float where a kernel stores a value, not after each op in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from compiler.analysis.contraction_nodes import is_contraction_node, with_sum_dtype
+from compiler.analysis.scalar_chain import is_continuous
+from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node, scalar_value
+from compiler.ir.graph.structure import Elementwise, Fused, elementwise_expr, is_cast, is_view, primitive_of
+from compiler.passes.base import Context, GraphPass, register
+
+
+@register
+@dataclass(frozen=True)
+class DeferRounding(GraphPass):
+    """Compute a kernel's values in the dtype of their arithmetic, and round those that it stores.
+
+    fused {%y: bf16 = matmul %x, %w  %b: bf16 = add %y, %c  %z: bf16 = maximum %b, 0.0  return %z}
+      ->
+    fused {%y: f32 = matmul %x, %w {dtype=f32}  %b: f32 = add %y, %c  %m: f32 = maximum %b, 0.0  %z: bf16 = cast %m  return %z}
+
+    Results are more accurate than PyTorch's.  A cast of the program still rounds, but behind clamps, which changes no result.
+    Functions that are not continuous, such as comparisons, read rounded values; so do products and reductions.
+    """
+
+    name = "defer-rounding"
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        new: dict[Node, Node] = {}
+        for n in ir.nodes:
+            if isinstance(n.structure, Fused):
+                body = n.attrs["body"].map_nodes(UnroundedValues(n.attrs["body"].outputs).rebuild)
+                saved = rounding_count(n.attrs["body"]) - rounding_count(body)
+                if saved > 0 and context.may_apply(self, f"{saved} values not rounded", n):
+                    new[n] = replace(n, attrs={**n.attrs, "body": body})
+        return ir.replace_nodes(new)
+
+
+def rounding_count(body: Graph) -> int:
+    """Return how many nodes round what they compute to a narrow float."""
+    narrow = (n for n in body.nodes if n.operands and not isinstance(n.result_type, tuple) and n.dtype.is_reduced_float)
+    return sum(not is_view(n.structure, n) for n in narrow)
+
+
+@dataclass
+class UnroundedValues:
+    """The values of which nodes of a new graph are the roundings.
+
+    Only clamps take those in `rounded` unrounded: the program itself has rounded them.  A kernel reads what it has `stored`.
+    """
+
+    stored: Collection[Node] = ()
+    values: dict[Node, Node] = field(default_factory=dict)
+    rounded: set[Node] = field(default_factory=set)
+
+    def rebuild(self, n: Node, operands: tuple[Node, ...]) -> Node:
+        """Return `n` of the operands of the new graph, rounded after it is computed; record what it was before."""
+        narrow = self.rebuilt(n, operands)
+        if n in self.stored:
+            self.values.pop(narrow, None)
+        return narrow
+
+    def rebuilt(self, n: Node, operands: tuple[Node, ...]) -> Node:
+        """Return the same of a node that may not be stored."""
+        if isinstance(n.result_type, tuple) or not operands or not n.dtype.is_float:
+            return n.with_operands(operands)
+        x, total = operands[0], n.dtype.compute
+        if is_cast(n) and n.dtype.is_reduced_float and x.dtype == total:
+            return self.record(n.with_operands(operands), x, rounded=True)
+        if is_cast(n) or not n.dtype.is_reduced_float:
+            return ops.as_dtype(self.wide(x), n.dtype) if is_cast(n) else n.with_operands(operands)
+        if is_contraction_node(n) and "dtype" in n.attrs:
+            return self.round(n, with_sum_dtype(n, operands, total))
+        if x in self.values and is_view(n.structure, n) and len(operands) == 1:
+            return self.round(n, n.with_operands((self.values[x],)), rounded=x in self.rounded)
+        if is_clamp_to_constant(n) and x in self.values and n.dtype.float_format.has_infinities:  # else 1e9 is NaN
+            bound = ops.cast(operands[1], dtype=total)
+            return self.round(n, n.with_operands((self.values[x], bound)), rounded=x in self.rounded)
+        if isinstance(n.structure, Elementwise) and is_continuous(elementwise_expr(n)):
+            wide = n.with_operands(tuple(self.wide(o) for o in operands))
+            if wide.dtype == total:
+                return self.round(n, wide)
+        return n.with_operands(operands)
+
+    def wide(self, x: Node) -> Node:
+        """Return `x` in the dtype of its arithmetic, before it was rounded unless the program did that."""
+        return self.values[x] if x in self.values and x not in self.rounded else ops.as_dtype(x, x.dtype.compute)
+
+    def round(self, n: Node, wide: Node, *, rounded: bool = False) -> Node:
+        """Return the rounding of a value to the dtype of `n`, by the name of `n`, and record both."""
+        return self.record(ops.cast(wide, dtype=n.dtype, loc=n.loc).with_name(n.name), wide, rounded=rounded)
+
+    def record(self, narrow: Node, wide: Node, *, rounded: bool) -> Node:
+        """Record a value and its rounding, and return the latter."""
+        self.values[narrow] = wide
+        if rounded:
+            self.rounded.add(narrow)
+        return narrow
+
+
+def is_clamp_to_constant(n: Node) -> bool:
+    """Return True for a maximum or minimum whose second operand is a constant."""
+    return primitive_of(n) in ("max", "min") and scalar_value(n.operands[1]) is not None

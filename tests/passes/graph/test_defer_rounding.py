@@ -1,0 +1,103 @@
+"""defer-rounding: the values of a kernel are rounded to narrow floats where they are stored."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import compiler
+from compiler.testing.checks import check_pass
+
+
+def kernel(*lines: str, inputs: str = "%x: bf16[4, 8], %w: bf16[8, 6], %c: bf16[6]", result: str = "%z") -> str:
+    """A program of one kernel with these nodes."""
+    given = inputs.replace("%", "%given_")
+    names = ", ".join(part.split(":")[0] for part in given.split(", %"))
+    operands = ", ".join(name if name.startswith("%") else f"%{name}" for name in names.split(", "))
+    return f"graph({given}) {{ %f = fused {operands} {{body=graph({inputs}) {{ {'  '.join(lines)}  return {result} }}}}  return %f }}"
+
+
+def test_an_epilogue_reads_the_sum_before_it_is_rounded() -> None:
+    check_pass(
+        "defer-rounding",
+        before=kernel("%y = matmul %x, %w  %b = add %y, %c  %t = tanh %b  %z = mul %t, %t"),
+        after=kernel(
+            "%y = matmul %x, %w {dtype=f32}  %v = cast %c {dtype=f32}  %b = add %y, %v  %t = tanh %b  %m = mul %t, %t",
+            "%z = cast %m {dtype=bf16}",
+        ),
+        remark="3 values not rounded",
+    )
+
+
+def test_a_cast_of_the_program_moves_behind_clamps_alone() -> None:
+    """The mean and scale of a batch norm are f32; its result is rounded, by the program, in front of a ReLU6."""
+    inputs = "%x: f32[4, 8], %c: f32[8]"
+    clamps = "%a = cast 0.0 {dtype=f32}  %m = maximum %s, %a  %b = cast 6.0 {dtype=f32}  %n = minimum %m, %b"
+    clamps = clamps.replace("cast 0.0", "cast %zero").replace("cast 6.0", "cast %six")
+    constants = "%zero = constant bf16[] 0.0  %six = constant bf16[] 6.0"
+    check_pass(
+        "defer-rounding",
+        before=kernel(
+            constants,
+            "%s = add %x, %c  %r = cast %s {dtype=bf16}  %m = maximum %r, %zero  %z = minimum %m, %six",
+            inputs=inputs,
+        ),
+        after=kernel(constants, "%s = add %x, %c", clamps, "%z = cast %n {dtype=bf16}", inputs=inputs),
+    )
+    check_pass(
+        "defer-rounding",
+        unchanged=kernel("%s = add %x, %c  %r = cast %s {dtype=bf16}  %z = cast %r {dtype=f32}", inputs=inputs),
+    )
+
+
+def test_a_view_of_a_value_reads_it_unrounded() -> None:
+    check_pass(
+        "defer-rounding",
+        before=kernel("%y = matmul %x, %w  %t = permute %y {dims=[1, 0]}  %z = exp %t"),
+        after=kernel(
+            "%y = matmul %x, %w {dtype=f32}  %t = permute %y {dims=[1, 0]}  %e = exp %t  %z = cast %e {dtype=bf16}"
+        ),
+    )
+
+
+def test_what_is_stored_is_read_again() -> None:
+    check_pass(
+        "defer-rounding",
+        unchanged=kernel("%y = matmul %x, %w  %z = exp %y", result="%y, %z").replace(
+            "return %f", "%g = tuple_get %f {index=0}  %h = tuple_get %f {index=1}  return %g, %h"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "%z = matmul %x, %w",
+        "%y = matmul %x, %w  %z = floor %y",
+        "%y = matmul %x, %w  %z = gt %y, %c",
+        "%y = exp %x  %z = matmul %y, %w",
+        "%y = exp %x  %z = sum %y {dims=[1]}",
+    ],
+    ids=["nothing follows", "steps", "a comparison", "a product", "a sum"],
+)
+def test_values_that_stay_rounded(lines: str) -> None:
+    check_pass("defer-rounding", unchanged=kernel(lines))
+
+
+def test_one_rounding_of_a_layer() -> None:
+    """Results are those of exact arithmetic, rounded once; PyTorch rounds the sum, its activation and the product."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(32, 48, bias=False).bfloat16().eval()
+
+    class Gated(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.nn.functional.linear(x, layer.weight)
+            return torch.sigmoid(y) * y
+
+    x = torch.randn(16, 32).bfloat16()
+    with torch.no_grad():
+        y = torch.nn.functional.linear(x.double(), layer.weight.double())
+        expected = (torch.sigmoid(y) * y).bfloat16()
+        result = compiler.compile(Gated(), (x,))(x)
+        assert (result != expected).float().mean() < 0.01
+        assert (Gated()(x) != expected).float().mean() > 0.1
