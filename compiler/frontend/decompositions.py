@@ -20,7 +20,6 @@ EXTRA_DECOMPOSITIONS = frozenset({
     "aten.bitwise_and.Scalar_Tensor", "aten.bitwise_or.Scalar_Tensor", "aten.bitwise_xor.Scalar_Tensor", "aten.copysign.Scalar",
     "aten.dist.default", "aten.grid_sampler_2d.default", "aten.ldexp.Tensor", "aten.native_batch_norm.default",
     "aten.tril_indices.default", "aten.triu_indices.default", "aten.upsample_bicubic2d.default",
-    "aten.upsample_bilinear2d.vec", "aten.upsample_nearest2d.vec",
 })  # fmt: skip
 """Operators that core ATen does not decompose although PyTorch has a decomposition for them."""
 

@@ -132,7 +132,7 @@ def _names_over_one_memory(program: ExportedProgram) -> list[str]:
 
 
 def needs_decomposition(program: ExportedProgram) -> bool:
-    """Return True if an operator has no conversion, mutates a tensor, is in training mode or of higher order."""
+    """Return True if an operator has no conversion, is in training mode or of higher order."""
     convertible = conversions().keys() | DROPPED_OPERATORS
     for node in program.graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
@@ -141,7 +141,7 @@ def needs_decomposition(program: ExportedProgram) -> bool:
             return True
         if not isinstance(node.target, torch._ops.OpOverload) or isinstance(node.meta.get("val"), (int, torch.SymInt)):
             continue
-        if node.target._schema.is_mutable or str(node.target) not in convertible or _is_training_call(node):
+        if str(node.target) not in convertible or _is_training_call(node):
             return True
     return False
 

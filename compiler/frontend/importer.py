@@ -208,7 +208,7 @@ class Importer:
         results, index = self._resolve(node.args)
         if isinstance(results, Unresolved):
             return results
-        if results[index] is None:
+        if results[index] is None and node.users:
             raise ConversionError(f"result {index} of {node.args[0]} is not computed")
         return results[index]
 

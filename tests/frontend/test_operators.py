@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from frontend_kit import FunctionModule, import_module, interpret_imported, to_float64
 from torch import Tensor
 
+from compiler.frontend.export import export_module, import_exported, needs_decomposition
+
 NAN, INF = float("nan"), float("inf")
 
 
@@ -200,3 +202,26 @@ def test_grouped_products(case: str) -> None:
     imported = import_module(FunctionModule(torch.ops.aten._grouped_mm), arguments)
     got = interpret_imported(imported, arguments, dtype=torch.float64)
     torch.testing.assert_close(got, truth(a.double(), b.double()), rtol=1e-9, atol=1e-9)
+
+
+WHOLE_OPERATORS = {
+    "softmax": lambda a: a.softmax(1),
+    "log_softmax of a dtype": lambda a: a.log_softmax(1, dtype=torch.float64),
+    "var": lambda a: a.var(1),
+    "std": lambda a: a.std((0, 1), unbiased=False),
+    "argsort": lambda a: a.argsort(1, descending=True),
+    "cdist": lambda a: torch.cdist(a, a + 1),
+    "einsum": lambda a: torch.einsum("ij,kj->ik", a, a),
+    "unfold": lambda a: F.unfold(a[None], 2, dilation=2, padding=(1, 2), stride=(2, 1)),
+    "nearest": lambda a: F.interpolate(a[None], scale_factor=2.5),
+    "linear": lambda a: F.interpolate(a[None], scale_factor=2.5, mode="linear"),
+    "embedding_bag": lambda a: F.embedding_bag(torch.tensor([[3, 0, 4, 4, 1, 2, 0]]), a, mode="mean", padding_idx=-2),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE_OPERATORS)
+def test_operators_that_are_converted_without_a_second_trace(name: str) -> None:
+    module, args = FunctionModule(WHOLE_OPERATORS[name]), (x(5, 6),)
+    program = export_module(module, args, {}, None)
+    assert not needs_decomposition(program)
+    torch.testing.assert_close(interpret_imported(import_exported(program), args), module(*args))

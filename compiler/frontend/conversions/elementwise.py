@@ -187,7 +187,7 @@ def angle(x: Node) -> Node:
 
 @converts(
     "aten.clone.default", "aten.alias.default", "aten.detach.default", "aten.detach_copy.default", "aten.contiguous.default",
-    "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.positive.default", "aten.lift.default",
+    "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.positive.default", "aten.lift.default", "aten.detach_.default",
 )  # fmt: skip
 def identity(x: Node) -> Node:
     """Return `x`: copies and aliases are the same value."""

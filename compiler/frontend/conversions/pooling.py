@@ -247,6 +247,11 @@ def upsample_nearest(x: Node, size: Sequence[Dim], *scales: float | None) -> Nod
     return _resize_dims(x, size, scales, resize, _repeat_elements)
 
 
+@converts("aten.upsample_nearest1d.vec", "aten.upsample_nearest2d.vec", "aten.upsample_nearest3d.vec", needs_shape=True)
+def upsample_nearest_by_factors(x: Node, size: Any, factors: Sequence[float] | None, *, shape: Sequence[Dim]) -> Node:
+    return upsample_nearest(x, shape[2:], *(factors or ()))
+
+
 def _sampling_step(n: Dim, m: Dim, scale: float | None) -> Node:
     """Return the distance of two result elements in source elements, n / m or 1 / scale, f64."""
     return as_node(1.0 / scale, f64) if scale else ops.div(as_node(n, f64), as_node(m, f64))
@@ -279,6 +284,15 @@ def upsample_linear(x: Node, size: Sequence[Dim], align_corners: bool, *scales: 
     upscale = None if align_corners else _interpolate_integer_factor
     resized = _resize_dims(widen_half(x), size, scales, resize, upscale)
     return ops.as_dtype(resized, x.dtype)
+
+
+@converts(
+    "aten.upsample_linear1d.vec", "aten.upsample_bilinear2d.vec", "aten.upsample_trilinear3d.vec", needs_shape=True
+)
+def upsample_linear_by_factors(
+    x: Node, size: Any, align_corners: bool, factors: Sequence[float] | None, *, shape: Sequence[Dim]
+) -> Node:
+    return upsample_linear(x, shape[2:], align_corners, *(factors or ()))
 
 
 def _interpolate_integer_factor(x: Node, d: int, times: int) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -102,6 +102,21 @@ def var(x: Node, dim: Dims = None, correction: float | None = None, keepdim: boo
     return _reduced(ops.var, x, dim, keepdim, correction=1 if correction is None else correction)
 
 
+@converts("aten.std.correction")
+def std(x: Node, dim: Dims = None, correction: float | None = None, keepdim: bool = False) -> Node:
+    return ops.sqrt(var(x, dim, correction, keepdim))
+
+
+def _corrected_if_unbiased(
+    op: Callable[..., Node], x: Node, dim: Dims = None, unbiased: bool = True, keepdim: bool = False
+) -> Node:
+    return op(x, dim, int(unbiased), keepdim)
+
+
+converts("aten.var.dim")(partial(_corrected_if_unbiased, var))
+converts("aten.std.dim")(partial(_corrected_if_unbiased, std))
+
+
 @converts("aten.var_mean.correction")
 def var_mean(x: Node, dim: Dims = None, correction: float | None = None, keepdim: bool = False) -> tuple[Node, Node]:
     return var(x, dim, correction, keepdim), mean(x, dim, keepdim)
@@ -143,8 +158,13 @@ def _softmax_along(op: Op, x: Node, dim: int, half_to_float: bool) -> Node:
     return op(x, dim=canonicalize_dim(dim, x.type.rank))
 
 
-converts("aten._softmax.default")(partial(_softmax_along, ops.softmax))
-converts("aten._log_softmax.default")(partial(_softmax_along, ops.log_softmax))
+def _softmax_of_dtype(op: Op, x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
+    return _softmax_along(op, x if dtype is None else ops.as_dtype(x, from_torch(dtype)), dim, half_to_float=False)
+
+
+for _op in (ops.softmax, ops.log_softmax):
+    converts(f"aten._{_op.name}.default")(partial(_softmax_along, _op))
+    converts(f"aten.{_op.name}.int")(partial(_softmax_of_dtype, _op))
 
 
 @converts("aten.topk.default")
@@ -157,3 +177,8 @@ def topk(x: Node, k: Any, dim: int = -1, largest: bool = True, sorted: bool = Tr
 def sort(x: Node, dim: int = -1, descending: bool = False, stable: bool | None = None) -> tuple[Node, ...]:
     dim = canonicalize_dim(dim, x.type.rank)
     return ops.result_nodes(ops.sort(x, dim=dim, descending=descending, stable=bool(stable)))
+
+
+@converts("aten.argsort.default", "aten.argsort.stable")
+def argsort(x: Node, dim: int = -1, descending: bool = False, stable: bool = False) -> Node:
+    return sort(x, dim, descending, stable)[1]

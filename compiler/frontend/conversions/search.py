@@ -46,8 +46,8 @@ def searchsorted(
     return bucketize(x, rows, out_int32, right or side == "right")
 
 
-@converts("aten._cdist_forward.default")
-def cdist(x: Node, y: Node, p: float, compute_mode: int | None) -> Node:
+@converts("aten.cdist.default", "aten._cdist_forward.default")
+def cdist(x: Node, y: Node, p: float = 2, compute_mode: int | None = None) -> Node:
     """Compute distances from differences; the form with a matrix product suffers from cancellation."""
     difference = ops.sub(ops.unsqueeze(x, -2), ops.unsqueeze(y, -3))
     return vector_norm(difference, p, (difference.type.rank - 1,))
@@ -107,3 +107,15 @@ def embedding_bag(
     if mode == MAX_MODE:
         y = ops.where(ops.eq(sizes, 0), 0.0, y)
     return y, None, None, None
+
+
+@converts("aten.embedding_bag.padding_idx")
+def embedding_bag_of_rows(
+    weight: Node, indices: Node, offsets: Node, scale_grad_by_freq: bool, mode: int, sparse: bool, per_sample_weights: Node | None,
+    include_last_offset: bool, padding_idx: int | None,
+) -> tuple[Node | None, ...]:  # fmt: skip
+    """Reduce bags without the row `padding_idx`, which counts from the last row if it is negative."""
+    ignored = -1 if padding_idx is None else padding_idx % weight.shape[0]
+    return embedding_bag(
+        weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, ignored
+    )

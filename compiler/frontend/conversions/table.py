@@ -11,6 +11,7 @@ from compiler.frontend.conversions import (  # noqa: F401  (each registers its c
     block_quantization,
     contraction,
     creation,
+    einsum,
     elementwise,
     indexing,
     normalization,

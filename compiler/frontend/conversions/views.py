@@ -395,6 +395,21 @@ def unfold(x: Node, dim: int, size: int, step: int) -> Node:
     return ops.unfold(x, dim=canonicalize_dim(dim, x.type.rank), size=size, step=step)
 
 
+@converts("aten.im2col.default")
+def im2col(
+    x: Node, size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+) -> Node:
+    """Return the windows of images, each as a column."""
+    windows = constant_pad(x, (padding[1], padding[1], padding[0], padding[0]))
+    for k in range(2):
+        reach = dilation[k] * (size[k] - 1) + 1
+        windows = unfold(windows, x.type.rank - 2 + k, reach, stride[k])
+        windows = slice_(windows, -1, 0, reach, dilation[k])
+    *batch, channels, rows, columns, _, _ = windows.shape
+    taps_first = movedim(windows, (-2, -1), (-4, -3))
+    return view(taps_first, (*batch, channels * size[0] * size[1], rows * columns))
+
+
 @converts("aten.diagonal.default", "aten.diagonal_copy.default")
 def diagonal(x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
     a, b = canonicalize_dim(dim1, x.type.rank), canonicalize_dim(dim2, x.type.rank)
