@@ -50,8 +50,9 @@ class ExpandDivisions(TilePass):
                 self, "divisions by the same number multiply by its reciprocal"
             ):
                 return None
-            is_share = shares.is_share(*e.operands)
-            return lambda call: quotient(*call.operands, is_share=is_share)
+            x, y = e.operands
+            is_share = shares.is_share(x, y)
+            return lambda call: quotient(call.operands[0], call.operands[1], is_share)
 
         return with_expanded_calls(ir, has_found_calls, expansion)
 
