@@ -26,9 +26,10 @@ def exp2_ftz(x: Any) -> Any:
 
 
 def scale(x: Any, n: Any) -> Any:
-    """Return x * 2^n, rounded once; NaN where n is NaN."""
+    """Return x * 2^n, rounded once; NaN where n is NaN.  NaN times an infinite power is that power."""
     exponent = np.nan_to_num(np.clip(n, -5000, 5000)).astype(np.int32)
-    return np.where(np.isnan(n), n, np.ldexp(x, exponent)).astype(np.result_type(x))
+    known = np.where(np.isnan(x) & np.isinf(n), 1, x)
+    return np.where(np.isnan(n), n, np.ldexp(known, exponent)).astype(np.result_type(x))
 
 
 def divide(x: Any, y: Any) -> Any:

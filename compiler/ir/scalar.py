@@ -324,7 +324,7 @@ _PRIMITIVES = (
     P("dot", 2, "given", None),  # type: ignore[arg-type]
     # one element of values side by side
     P("pack", 0, "given", None, 4),  # type: ignore[arg-type]
-    # x * 2^n for an integer n, rounded once; only expansions for targets that have it make use of it
+    # x * 2^n for an integer n, rounded once, NaN * 2^n = 2^n for an infinite n; only expansions for targets that have it make use of it
     P("scale", 2, "same", numpy_primitives.scale),
     # transcendental; a backend that lacks one expands it into the primitives above
     P("exp", 1, "same", np.exp, 12),

@@ -90,14 +90,23 @@ def exp2(x: Expr) -> Expr:
     return polynomial(x - n, (1, *EXP2[x.dtype])) * lower * upper
 
 
+def bounded_for_scale(x: Expr, bound: float, degree: int) -> Expr:
+    """Return `x`, or its minimum with `bound` if a polynomial of `degree` may be negative where r is far outside of its interval.
+
+    Arguments that lose the bits of r are so large that 2^n is infinite; those of an even degree are positive everywhere, and `scale` of NaN
+    by an infinite n is infinite.
+    """
+    return x if degree % 2 == 0 else min_keeping_nan(x, bound)
+
+
 def scaled_exp(x: Expr) -> Expr:
     """e^x where `scale` is one instruction, with the bits of `exp`.
 
-    Cost f32: 15 operations, f64: 21.
+    Cost f32: 13 operations, f64: 21.
 
     The choice of 0 is free where instructions have masks, and spares Intel's cores 200 cycles for a result that underflows.
     """
-    y = min_keeping_nan(x, EXP_BOUNDS[x.dtype][1])
+    y = bounded_for_scale(x, EXP_BOUNDS[x.dtype][1], len(EXP[x.dtype]) + 1)
     n, _ = scaled_integer(y, LOG2_E)
     return where(x < EXP_ZERO[x.dtype], 0, scale(polynomial(minus_multiple_of_ln2(y, n), (1, 1, *EXP[x.dtype])), n))
 
@@ -105,9 +114,9 @@ def scaled_exp(x: Expr) -> Expr:
 def scaled_exp2(x: Expr) -> Expr:
     """2^x where `scale` is one instruction, with the bits of `exp2`.
 
-    Cost f32: 14 operations, f64: 20.
+    Cost f32: 12 operations, f64: 20.
     """
-    y = min_keeping_nan(x, EXP2_BOUNDS[x.dtype][1])
+    y = bounded_for_scale(x, EXP2_BOUNDS[x.dtype][1], len(EXP2[x.dtype]))
     n, _ = scaled_integer(y, 1)
     return where(x < EXP2_ZERO[x.dtype], 0, scale(polynomial(y - n, (1, *EXP2[x.dtype])), n))
 

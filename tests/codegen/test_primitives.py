@@ -197,7 +197,7 @@ def test_rounding_and_conversion_are_one_instruction(target: str) -> None:
 @pytest.mark.parametrize("form", ["", " tile 6 lanes 2", " tile 8 lanes 8", " tile 37 lanes 16", " tile 32 lanes 32"])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_scaling_by_powers_of_two(dtype: str, form: str) -> None:
-    """Results that are subnormal, 0 and infinite among them; rounded once."""
+    """Results that are subnormal, 0 and infinite among them; rounded once.  Infinite powers of NaN are these powers."""
     (target,) = [t for t in runnable_targets() if CPU_TARGETS[t].native_primitives] or [""]
     if not target:
         pytest.skip("no instruction here")
@@ -210,8 +210,11 @@ def test_scaling_by_powers_of_two(dtype: str, form: str) -> None:
     n = np.resize([0, 1, -1, 17, -126, -140, -149, -151, 127, 128, -1022, -1060, 1023, 1024, np.nan], 64).astype(
         x.dtype
     )
+    x[5:15], n[6], n[7] = np.nan, np.inf, -np.inf
     want, got = run_interpreter(kernel, [x, n]), run_native(kernel, [x, n], target)
     assert_same_bits(want["y"], got["y"], "scale")
+    assert got["y"][6] == np.inf
+    assert got["y"][7] == 0
 
 
 def test_an_instruction_that_a_target_lacks_is_an_error() -> None:

@@ -89,3 +89,16 @@ def test_constants(divisor: float) -> None:
     got = evaluate(quotient(Ref(f32, "x"), Const(f32, divisor)), x=x)
     normal = np.abs(exact) >= np.finfo(np.float32).tiny
     same_bits(got[normal], exact[normal])
+
+
+@pytest.mark.parametrize("dtype", [f32, f64])
+def test_shares(dtype: DType) -> None:
+    """Of all sizes, and of sums that are zero, infinite or NaN."""
+    low, info = (-90 if dtype == f32 else -900), np.finfo(dtype.numpy)
+    y = np.abs(numbers(dtype, low, -low))
+    y[:6] = info.smallest_subnormal, 0, np.inf, np.inf, np.nan, info.max
+    x = y * np.random.default_rng(5).random(y.size).astype(y.dtype)
+    x[:6] = info.smallest_subnormal, 0, 1, np.inf, 0, info.max
+    x[6:99] = 0
+    with np.errstate(all="ignore"):
+        same_bits(evaluate(quotient(Ref(dtype, "x"), Ref(dtype, "y"), is_share=True), x=x, y=y), x / y)

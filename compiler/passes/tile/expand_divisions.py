@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from compiler.analysis.accesses import Accesses
+from compiler.analysis.sum_shares import SumShares
 from compiler.ir.scalar import Const, PrimitiveCall
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.kernel import Block, Kernel, Range, extent_hint
+from compiler.ir.tile.kernel import Block, Kernel, Range, Stmt, extent_hint
 from compiler.ir.types import f32, f64
 from compiler.math.division import has_plain_reciprocal, quotient
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.tile.expand_math import with_expanded_calls
+from compiler.passes.tile.expand_math import Expansion, with_expanded_calls
 
 MIN_QUOTIENTS = 128
 """Fewest vectors that share a divisor: shorter loops end while their divisions still run, beside what follows in the reorder buffer."""
@@ -27,6 +28,7 @@ class ExpandDivisions(TilePass):
     ->  %r = 1.0 / %sum  for %i ... { %p = %e[%i] * %r  %d = fma(-%p, %sum, %e[%i])  store fma(%d, %r, %p), %y[%i] }
 
     The result has the same bits, but for extreme numbers (`compiler.math.division`); the reciprocal stands in the loop here, and code generation moves it out.
+    Shares of a sum, such as the results of a softmax, need no care for infinite quotients.
     Applies where a multiply-add is one instruction.  Divisions by powers of two are left to code generation.
     """
 
@@ -38,16 +40,21 @@ class ExpandDivisions(TilePass):
             return ir
         table = context.accesses(ir)
         found = {id(e) for e in shared_divisions(table, ir.body, ())}
+        shares = SumShares(ir)
 
-        def is_expanded(e: PrimitiveCall) -> bool:
-            return id(e) in found and context.may_apply(self, "divisions by the same number multiply by its reciprocal")
+        def has_found_calls(s: Stmt) -> bool:
+            return any(id(e) in found for value in tile.stmt_exprs(s) for e in value.calls)
 
-        return with_expanded_calls(
-            ir,
-            lambda s: any(id(e) in found for value in tile.stmt_exprs(s) for e in value.calls),
-            is_expanded,
-            lambda call: quotient(*call.operands),
-        )
+        def expansion(e: PrimitiveCall) -> Expansion | None:
+            if id(e) not in found or not context.may_apply(
+                self, "divisions by the same number multiply by its reciprocal"
+            ):
+                return None
+            x, y = e.operands
+            is_share = shares.is_share(x, y)
+            return lambda call: quotient(call.operands[0], call.operands[1], is_share)
+
+        return with_expanded_calls(ir, has_found_calls, expansion)
 
 
 def shared_divisions(table: Accesses, body: Block, loops: tuple[Range, ...]) -> Iterator[PrimitiveCall]:

@@ -14,6 +14,9 @@ from compiler.ir.tile.substitution import NameSupply
 from compiler.math import expansions
 from compiler.passes.base import Context, TilePass, register
 
+Expansion = Callable[[PrimitiveCall], Expr]
+"""Returns what to compute instead of a call."""
+
 
 @register
 @dataclass(frozen=True)
@@ -28,27 +31,27 @@ class ExpandMath(TilePass):
     name = "expand-math"
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        def is_expanded(e: PrimitiveCall) -> bool:
+        expand = partial(expansions.expand, native=context.native_primitives)
+
+        def expansion(e: PrimitiveCall) -> Expansion | None:
             if e.primitive not in expansions.EXPANSIONS:
-                return False
+                return None
             may_apply = context.may_apply(self, f"{e.primitive} expanded", required=True, remark=False)
             context.count(self, e.primitive, int(may_apply))
-            return may_apply
+            return expand if may_apply else None
 
         def has_expandable_calls(stmt: Stmt) -> bool:
             return any(e.primitive in expansions.EXPANSIONS for value in tile.stmt_exprs(stmt) for e in value.calls)
 
-        expand = partial(expansions.expand, native=context.native_primitives)
-        return with_expanded_calls(ir, has_expandable_calls, is_expanded, expand)
+        return with_expanded_calls(ir, has_expandable_calls, expansion)
 
 
 def with_expanded_calls(
     ir: Kernel,
     has_expandable_calls: Callable[[Stmt], bool],
-    is_expanded: Callable[[PrimitiveCall], bool],
-    expand: Callable[[PrimitiveCall], Expr],
+    expansion: Callable[[PrimitiveCall], Expansion | None],
 ) -> Kernel:
-    """Replace calls in statements of `ir` by `expand(call)`, whose operands are names or constants and at least of f32.
+    """Replace calls in statements of `ir` by their `expansion`, of a call whose operands are names or constants and at least of f32.
 
     Only statements that have expandable calls themselves are looked at.  What is used more than once is bound before the statement.
     """
@@ -68,7 +71,7 @@ def with_expanded_calls(
             return Ref(e.dtype, name)
 
         def rule(e: Expr) -> Expr:
-            if not (isinstance(e, PrimitiveCall) and is_expanded(e)):
+            if not isinstance(e, PrimitiveCall) or (expand := expansion(e)) is None:
                 return e
             wide = e.dtype.compute
             call = PrimitiveCall(wide, e.primitive, tuple(bind(a.to(wide)) for a in e.operands))
