@@ -23,13 +23,14 @@ from compiler.ir.tile.kernel import Block, Range, stmt_body, stmt_ranges
 
 @dataclass(frozen=True)
 class Level:
-    """A cache of so many `lines`, and the further cycles of a line that is not in it.
+    """A cache of so many `lines`, and the further cycles of a line that is not in it, in a stream or in short runs.
 
     `is_first` holds for the one next to the core.
     """
 
     lines: float
     miss_cycles: float
+    scattered_cycles: float
     is_first: bool = False
 
 
@@ -50,6 +51,9 @@ NO_REUSE: Mapping[str, ReuseDistances] = {}
 Footprints = Mapping[str, Footprint]
 """The footprint of each buffer."""
 
+
+PAGE_BYTES = 4096
+"""Bytes of a page, at whose end hardware stops to prefetch."""
 
 MAX_COUNTED_LINES = 1 << 14
 """Most lines that are compared to find those that several accesses share; bounds compile time."""
@@ -74,11 +78,13 @@ class CacheTraffic:
         self.accesses, self.machine, self.strides = accesses, machine, TileStrides(accesses)
         self.shared_memory = shared_memory or {}
         """Parameters that lie in the memory of another one, which the kernel updates in place."""
-        line = CACHE_LINE_BYTES
+        line, m = CACHE_LINE_BYTES, machine
+        l3_cycles = m.l3_line_cycles - m.l2_line_cycles
+        memory_cycles, scattered = m.memory_line_cycles - m.l3_line_cycles, m.scattered_line_cycles - m.l3_line_cycles
         self.levels = (
-            Level(machine.l1 / line, machine.l2_line_cycles, True),
-            Level(machine.l2 / line, machine.l3_line_cycles - machine.l2_line_cycles),
-            Level(machine.l3 / line, machine.memory_line_cycles - machine.l3_line_cycles),
+            Level(m.l1 / line, m.l2_line_cycles, m.l2_line_cycles, True),
+            Level(m.l2 / line, l3_cycles, l3_cycles),
+            Level(m.l3 / line, memory_cycles, scattered),
         )
         self.by_statement: dict[int, list[Access]] = {}
         for a in accesses.all:
@@ -88,6 +94,12 @@ class CacheTraffic:
     def footprints(self) -> Footprints:
         """The footprint of each buffer in one call."""
         return self.block(self.accesses.kernel.body, {})
+
+    @cached_property
+    def scattered_shares(self) -> Mapping[str, float]:
+        """The share of each buffer's lines that are accessed in runs shorter than a page."""
+        lines = {n: [(self.lines(a, {}), self.run_bytes(a)) for a in f.accesses] for n, f in self.footprints.items()}
+        return {n: sum(k for k, run in own if run < PAGE_BYTES) / sum(k for k, _ in own) for n, own in lines.items()}
 
     def cycles(self, reuse: Mapping[str, ReuseDistances] = NO_REUSE) -> float:
         """Return the cycles of all transfers, each line at the rate of a stream from the level that has it.
@@ -102,7 +114,9 @@ class CacheTraffic:
                 lost = sum(part * self.lost_part(d / CACHE_LINE_BYTES / level.lines) for part, d in parts)
                 fetched = max(0.0, f.fetched[level] - f.touched * (1 - max(share, lost)))
                 transfers = self.machine.store_transfers if any(a.is_store for a in f.accesses) else 1.0
-                total += fetched * level.miss_cycles * transfers
+                scattered = self.scattered_shares[n]
+                each = level.miss_cycles * (1 - scattered) + level.scattered_cycles * scattered
+                total += fetched * each * transfers
         return total
 
     def block(self, body: Block, scope: Mapping[str, Range]) -> Footprints:
@@ -160,15 +174,21 @@ class CacheTraffic:
     def steps(self, a: Access, scope: Mapping[str, Range]) -> list[tuple[int, int]]:
         """Return (stride in bytes, count) of the steps of `a`, shortest first: one tile of loops in `scope`, all of others."""
         size = self.accesses.types[a.buffer].dtype.bytes * self.strides.private_copies(a)
-        result = list[tuple[int, int]]()
+        result, gathered = list[tuple[int, int]](), list[int]()
         for r in a.loops:
             if r.var in self.accesses.local_scopes.get(a.buffer, ()):
                 continue
             steps = [(self.strides.in_tile(a, r.var), tile_extent(r))] if r.tile > 1 else []
             if r.var not in scope:
                 steps.append((self.strides.step(a, r.var), trip_count_hint(r)))
-            result += [(CACHE_LINE_BYTES if s is None else abs(s) * size, n) for s, n in steps]
-        return sorted(s for s in result if s[0] and s[1] > 1)
+            gathered += [n for s, n in steps if s is None]
+            result += [(abs(s) * size, n) for s, n in steps if s is not None]
+        result = sorted(s for s in result if s[0] and s[1] > 1)
+        apart = size + sum(stride * (n - 1) for stride, n in result) + CACHE_LINE_BYTES
+        for n in gathered:  # as if no two lay in one line
+            result.append((apart, n))
+            apart *= n
+        return result
 
     def lines(self, a: Access, scope: Mapping[str, Range]) -> float:
         """Return the lines that `a` touches in one tile of the loops in `scope`, and all iterations of others."""
@@ -186,6 +206,19 @@ class CacheTraffic:
         if not whole or self.accesses.local_scopes.get(a.buffer):
             return total
         return min(total, max(1.0, whole / CACHE_LINE_BYTES))
+
+    def run_bytes(self, a: Access) -> int:
+        """Return the contiguous bytes that the loops around `a` access one after another."""
+        run = size = self.accesses.types[a.buffer].dtype.bytes * self.strides.private_copies(a)
+        inside = [(self.strides.in_tile(a, r.var), tile_extent(r)) for r in a.loops if r.tile > 1]
+        for step, n in sorted((abs(s) * size, n) for s, n in inside if s):
+            run += step * (n - 1) if step <= run else 0
+        for r in reversed(a.loops):
+            stride, n = self.strides.step(a, r.var), trip_count_hint(r)
+            if stride is None or (n > 1 and abs(stride) * size > run):
+                break
+            run += abs(stride) * size * (n - 1)
+        return run
 
     def joint_lines(self, accesses: Sequence[Access], scope: Mapping[str, Range]) -> float:
         """Return the lines that accesses to one buffer touch together, as `lines` counts them for one."""

@@ -13,11 +13,11 @@ SYSFS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def nearest_description(cpu: str, vector_bits: int, registers: int) -> str:
-    """Return the name of the shipped description of `cpu`, or of the first machine with such registers.
+    """Return the name of the shipped description of `cpu` with such registers, or of the first machine that has them.
 
-    A description of `cpu` with other registers does not count: code for narrower vectors leaves units idle in other ways.
+    Code for narrower vectors leaves units idle in other ways: a description of `cpu` with 256 bits is called `cpu`-256.
     """
-    own = {cpu: shipped_machine(cpu)} if cpu in shipped_names() else {}
+    own = {n: shipped_machine(n) for n in (cpu, f"{cpu}-{vector_bits}") if n in shipped_names()}
     fitting = (n for n, m in {**own, **MACHINES}.items() if (m.vector_bits, m.registers) == (vector_bits, registers))
     return next(fitting, "avx512")
 

@@ -9,15 +9,19 @@ from compiler.cost.machine import Machine
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load, PrimitiveCall
 
+MULTIPLYING = frozenset({"mul", "fma", "div", "rem", "sqrt", "rsqrt", "dot", "scale"})
+"""Primitives that need a multiplier."""
+
 
 @dataclass(frozen=True)
 class Issue:
     """Operations on vector registers, by the unit that executes them.
 
-    `instructions` counts all that are decoded; `stalled` are cycles during which nothing else begins.
+    `additions` are arithmetic that needs no multiplier.  `instructions` counts all that are decoded; `stalled` are cycles during which nothing else begins.
     """
 
     arithmetic: float = 0.0
+    additions: float = 0.0
     loads: float = 0.0
     stores: float = 0.0
     shuffles: float = 0.0
@@ -29,6 +33,7 @@ class Issue:
     def __add__(self, other: Issue) -> Issue:
         return Issue(
             self.arithmetic + other.arithmetic,
+            self.additions + other.additions,
             self.loads + other.loads,
             self.stores + other.stores,
             self.shuffles + other.shuffles,
@@ -39,6 +44,7 @@ class Issue:
     def __mul__(self, times: float) -> Issue:
         return Issue(
             self.arithmetic * times,
+            self.additions * times,
             self.loads * times,
             self.stores * times,
             self.shuffles * times,
@@ -56,13 +62,15 @@ class Issue:
 
     def _cycles(self, machine: Machine, width: int, norm: int) -> float:
         """Return the cycles on a core that begins `width` instructions in a cycle, by the `norm` of those of each unit."""
+        arithmetic = self.arithmetic + self.additions
         units = (
-            self.arithmetic / machine.fma_per_cycle,
+            (self.arithmetic if machine.adds_beside_products else arithmetic) / machine.fma_per_cycle,
+            self.additions / machine.fma_per_cycle if machine.adds_beside_products else 0.0,
             self.loads / machine.loads_per_cycle,
             self.stores / machine.stores_per_cycle,
             self.shuffles / machine.shuffles_per_cycle,
             self.instructions / width,
-            (self.arithmetic + self.shuffles) / (machine.vector_unit_ratio * machine.fma_per_cycle),
+            (arithmetic + self.shuffles) / (machine.vector_unit_ratio * machine.fma_per_cycle),
         )
         return float(sum(max(0.0, u) ** norm for u in units) ** (1 / norm) + self.stalled)
 
@@ -86,6 +94,13 @@ def operation_cost(primitive: str, machine: Machine) -> int:
 def computed(operations: float) -> Issue:
     """Return the issue of this many arithmetic operations."""
     return Issue(arithmetic=operations, instructions=operations)
+
+
+def called(primitive: str, operations: float) -> Issue:
+    """Return the issue of so many operations of a primitive."""
+    if primitive in MULTIPLYING:
+        return computed(operations)
+    return Issue(additions=operations, instructions=operations)
 
 
 def shuffled(operations: float) -> Issue:

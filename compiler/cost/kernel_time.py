@@ -13,10 +13,11 @@ from math import log2, prod
 from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.cache_traffic import NO_REUSE, CacheTraffic, ReuseDistances
 from compiler.cost.code_size import code_lines
-from compiler.cost.issue import Cost, Issue, accessed, computed, masked, operation_cost, shuffled
+from compiler.cost.issue import Cost, Issue, accessed, called, masked, operation_cost, shuffled
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved
 from compiler.cost.tile_strides import TileStrides, trip_count_hint
+from compiler.ir import scalar
 from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import Dim, variables
 from compiler.ir.tile.contraction import is_contraction
@@ -93,6 +94,10 @@ class KernelCycles:
         self.accesses, self.machine, self.strides = accesses, machine, TileStrides(accesses)
         self.by_place = {(id(a.stmt), a.buffer, a.index, a.is_store): a for a in accesses.all}
         self.value_axes: dict[str, frozenset[str]] = {}
+        self.known_names = set[str]()
+        """Bound values that generated code has as constants."""
+        self.available = set[Expr]()
+        """Values that statements before have computed or loaded, and nothing has overwritten."""
         self.free_registers = float(machine.registers)
         """Registers that the reduction under way leaves for loaded values."""
 
@@ -100,7 +105,8 @@ class KernelCycles:
 
     def block(self, body: Block, scope: Scope) -> Cost:
         """Return the cost of statements inside the loops of `scope`."""
-        total = Cost()
+        total, outside = Cost(), self.available
+        self.available = set(outside)
         for stmt in body:
             if isinstance(stmt, For):
                 total += self.loop(stmt, scope)
@@ -108,6 +114,10 @@ class KernelCycles:
                 total += self.reduction(stmt, scope)
             else:
                 total += Cost(self.straight(stmt, scope, {}))
+                self.available.update(e for value in stmt_exprs(stmt) for e in value.subexprs)
+            written = {s.buffer for s in walk((stmt,)) if isinstance(s, Store)}
+            self.available -= {e for e in self.available if any(x.buffer in written for x in e.loads)}
+        self.available = outside
         return total
 
     def loop(self, stmt: For, scope: Scope) -> Cost:
@@ -135,7 +145,8 @@ class KernelCycles:
         spilled = max(0.0, live - self.machine.registers)
         self.free_registers = max(0.0, self.machine.registers - live)
         once = self.straight(stmt, scope, unrolled) + body.straight * points
-        once += (computed(accumulators * cost) + accessed(spilled, True) + accessed(spilled, False)) * points
+        combined = called("fma" if is_contraction(stmt) else stmt.op, accumulators * cost)
+        once += (combined + accessed(spilled, True) + accessed(spilled, False)) * points
         if is_contraction(stmt):
             once += Issue(instructions=(self.machine.fma_instructions - 1) * accumulators * points)
         self.free_registers = self.machine.registers
@@ -164,9 +175,9 @@ class KernelCycles:
         reduced = axes & {r.var for r in stmt.ranges}
         accumulators, cost = self.count(axes, scope), operation_cost(stmt.op, self.machine)
         results = self.count(axes - reduced, scope)
-        work = computed((accumulators - results) * cost) + Issue(instructions=accumulators)
+        work = called(stmt.op, (accumulators - results) * cost) + Issue(instructions=accumulators)
         if lanes := self.lane_count(reduced, scope):
-            work += (computed(cost) + shuffled(1)) * (results * log2(lanes))
+            work += (called(stmt.op, cost) + shuffled(1)) * (results * log2(lanes))
             latency = log2(lanes) * (self.machine.fma_latency * cost + self.machine.shuffle_latency)
             work += Issue(stalled=self.machine.combine_stall_share * latency)
         return work
@@ -192,17 +203,31 @@ class KernelCycles:
             lanes = self.lane_count(self.expr_axes(value, scope), scope)
             negated = {x for e in value.subexprs if is_sum(e) for x in e.args if is_negation(x)}
             for e in dict.fromkeys(value.subexprs):
-                if e in negated:  # the sum becomes a difference
+                if e in negated or e in self.available:  # the sum with a negated value becomes a difference
                     continue
                 if isinstance(e, Load):
                     total += self.load(e, stmt, scope, unrolled, lanes)
                 elif isinstance(e, PrimitiveCall) and not (e is value and is_contraction(stmt)):  # else part of an fma
-                    axes = self.expr_axes(e, scope)
-                    vectors = max(1.0, self.lane_count(axes, scope) * e.dtype.bits / self.machine.vector_bits)
-                    total += computed(self.count(axes, scope) * vectors * call_cost(e, self.machine) * factor)
+                    total += self.call(e, scope) * factor
         if isinstance(stmt, Let):
             self.value_axes[stmt.name] = self.expr_axes(stmt.value, scope)
+            if self.is_known(stmt.value, scope):
+                self.known_names.add(stmt.name)
         return total + self.store(stmt, scope) if isinstance(stmt, Store) else total
+
+    def call(self, e: PrimitiveCall, scope: Scope) -> Issue:
+        """Return the operations of a call: none if its value or the choice that it makes is known in advance."""
+        if self.is_known(e, scope) or (e.primitive == "where" and self.is_known(e.operands[0], scope)):
+            return Issue()
+        axes = self.expr_axes(e, scope)
+        lanes, operations = self.lane_count(axes, scope), self.count(axes, scope) * call_cost(e, self.machine)
+        if not lanes and not e.dtype.is_float:  # scalars outside the vector unit
+            return Issue(instructions=operations)
+        return called(e.primitive, operations * max(1.0, lanes * e.dtype.bits / self.machine.vector_bits))
+
+    def is_known(self, e: Expr, scope: Scope) -> bool:
+        """Return True if a value is constant in generated code: it depends on loops alone of which that has each iteration apart."""
+        return not e.loads and all(n in self.known_names or (n in scope and is_apart(scope[n])) for n in e.used_names)
 
     # memory
 
@@ -317,8 +342,15 @@ class KernelCycles:
         return next((scope[v].lanes for v in axes if scope[v].lanes), 0)
 
 
+def is_apart(r: Range) -> bool:
+    """Return True if generated code has every iteration of a loop without lanes apart."""
+    return not r.lanes and max(r.unroll, 1) >= trip_count_hint(r)
+
+
 def call_cost(e: PrimitiveCall, machine: Machine) -> int:
     """Return the cost of a call in multiply-adds: beside a constant, one comparison finds the maximum and NaN."""
+    if not e.dtype.is_float:  # no NaN
+        return scalar.PRIMITIVES[e.primitive].cost
     with_constant = e.primitive in ("min", "max") and any(isinstance(x, Const) for x in e.operands)
     return CONSTANT_BOUND_OPS if with_constant else operation_cost(e.primitive, machine)
 

@@ -62,12 +62,15 @@ class Core:
         2.0, "1/cycle", "Vector dot products of pairs of bf16 that begin in a cycle.", "bf16_dots_per_cycle"
     )
     loads_per_cycle: int = quantity(2, "1/cycle", "Vector loads that begin in a cycle.", "loads_per_cycle")
-    stores_per_cycle: int = quantity(1, "1/cycle", "Vector stores that begin in a cycle.", "stores_per_cycle")
+    stores_per_cycle: float = quantity(1.0, "1/cycle", "Vector stores that begin in a cycle.", "stores_per_cycle")
     shuffles_per_cycle: int = quantity(1, "1/cycle", "Vector shuffles that begin in a cycle.", "shuffles_per_cycle")
     shuffle_latency: int = quantity(3, "cycles", "Until a shuffled register can be used.", "shuffle_latency")
     loads_per_broadcast: float = quantity(1.15, "vector loads", "Cost of a broadcast load.", "loads_per_broadcast")
     has_embedded_broadcast: bool = quantity(True, "bool", "Multiply-adds take a scalar from memory themselves.", LISTED)
     converts_beside_products: bool = quantity(True, "bool", "Conversions have units of their own.", LISTED)
+    adds_beside_products: bool = quantity(
+        False, "bool", "Additions and selections have units of their own.", DATA_SHEET
+    )
     instructions_per_cycle: int = quantity(6, "1/cycle", "Begin in a cycle, with two threads on a core.", RANKED)
     issue_width: int = quantity(8, "1/cycle", "Instructions that begin, with the core to one thread.", DATA_SHEET)
     fma_instructions: int = quantity(1, "instructions", "For a multiply-add.", COUNTED)
@@ -99,6 +102,9 @@ class Caches:
     l2_line_cycles: float = quantity(1.05, "cycles/line", "Streamed from the second-level cache.", "l2_line_cycles")
     l3_line_cycles: float = quantity(2.4, "cycles/line", "Streamed from the last cache.", "l3_line_cycles")
     memory_line_cycles: float = quantity(11.0, "cycles/line", "Streamed from memory.", "memory_line_cycles")
+    scattered_line_cycles: float = quantity(
+        11.0, "cycles/line", "From memory, in runs shorter than a page.", "scattered_line_cycles"
+    )
     l3_latency: float = quantity(50.0, "cycles", "Of one line from the last cache, in order.", "l3_latency")
     memory_latency: float = quantity(400.0, "cycles", "Of one line from memory, in order.", "memory_latency")
     l2_bytes_per_cycle: int = quantity(32, "bytes/cycle", "From L2, as choices of tiles count it.", RANKED)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import torch
 
 from compiler.analysis.arithmetic_dtypes import arithmetic_dtypes
+from compiler.codegen.llvm.targets import CPUTarget, machine_here
 from compiler.cost.estimates import count_bytes, count_flops, roofline_seconds
 from compiler.cost.gpu_time import gpu_predicted_seconds, gpu_roofline_seconds
-from compiler.cost.machine import GPU, Machine
+from compiler.cost.machine import GPU
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Step, execution_counts
@@ -74,8 +75,8 @@ def timeline_recorder(exe: Executable) -> Callable[[Sequence[torch.Tensor]], Tim
 def step_profiles(exe: Executable, timelines: Sequence[Timeline]) -> list[StepProfile]:
     """Return the profile of each step from the timelines of several calls."""
     rows = list(execution_counts(exe.program.steps))
-    is_cpu = not isinstance(exe, GPUExecutable)
-    predicted = iter(program_seconds(exe.program, exe.target.machine or Machine()) if is_cpu else ())
+    target = exe.target
+    predicted = iter(program_seconds(exe.program, machine_here(target)) if isinstance(target, CPUTarget) else ())
     seconds = zip(*(t.step_seconds(len(rows)) for t in timelines), strict=True)
     return [_make_step_profile(exe, *row, Timing(s), predicted) for row, s in zip(rows, seconds, strict=True)]
 
@@ -107,7 +108,8 @@ def _cpu_estimates(
 
     `predicted` are those of one thread for the size hints.
     """
-    machine, threads = target.machine or Machine(), sharing_threads(kernel, sizes)
+    assert isinstance(target, CPUTarget)
+    machine, threads = machine_here(target), sharing_threads(kernel, sizes)
     bound = roofline_seconds(kernel, machine, threads, sizes)
     scale = bound / (roofline_seconds(kernel, machine, threads) or 1.0)
     return scale * predicted / threads, runs * bound

@@ -7,6 +7,7 @@ timed as they run: after one another, with the caches and the number of threads 
 from __future__ import annotations
 
 import ctypes
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,11 +24,26 @@ from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile.program import OpaqueCall, Program, Repeat, Step, View, execution_counts
 from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.executable import Executable, split_segments
-from compiler.runtime.loader import host_module, link_objects
+from compiler.runtime.loader import host_module, link_objects, symbol_address
 from compiler.runtime.threads import CLOCKS, architecture, kernel_functions, team
 
 MAX_SPANS = 1 << 16
 """Most times of threads that are recorded in a call; the others are lost."""
+
+CPU_CLOCK = """
+define internal i64 @ticks() {{
+  %time = alloca {{ i64, i64 }}
+  call i32 @clock_gettime(i32 {clock}, ptr %time)
+  %seconds = load i64, ptr %time
+  %slot = getelementptr i64, ptr %time, i64 1
+  %nanoseconds = load i64, ptr %slot
+  %whole = mul i64 %seconds, 1000000000
+  %t = add i64 %whole, %nanoseconds
+  ret i64 %t
+}}
+declare i32 @clock_gettime(i32, ptr)
+"""
+"""Read the CPU time of the thread, in nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -61,22 +77,27 @@ class Timeline:
 class TimelineRecorder:
     """Calls of a program that record their timeline: `recorder(inputs)` returns that of one call; TargetError for a GPU's.
 
-    Steps are numbered in the order of `execution_counts`.
+    Steps are numbered in the order of `execution_counts`.  With `cpu_time` their times are the CPU time of one thread, which excludes other
+    processes but takes a system call to read.
     """
 
-    def __init__(self, exe: Executable) -> None:
+    def __init__(self, exe: Executable, cpu_time: bool = False) -> None:
         if not isinstance(exe, CPUExecutable):
             raise TargetError(f"programs of {exe.target.name} are not timed step by step; use torch.profiler")
         self._segments = segment_runs(exe.program)
-        code = emit_object(host_module("timeline") + CLOCKS[architecture()], host_target())
-        self._library = link_objects([code], ["timeline", "timed_parallel", MARK], kernel_functions())
+        clock, functions = CLOCKS[architecture()], dict(kernel_functions())
+        if cpu_time:
+            clock = CPU_CLOCK.format(clock=time.CLOCK_THREAD_CPUTIME_ID)
+            functions["clock_gettime"] = symbol_address(ctypes.CDLL(None), "clock_gettime")
+        code = emit_object(host_module("timeline") + clock, host_target())
+        self._library = link_objects([code], ["timeline", "timed_parallel", MARK], functions)
         self._marks = (ctypes.c_int64 * sum(len(runs) + 1 for runs in self._segments))()
         self._spans = np.empty((MAX_SPANS, 3), np.int64)
         self._table = (ctypes.c_int64 * 5).from_address(self._library["timeline"])
         self._table[:] = [ctypes.addressof(self._marks), self._spans.ctypes.data, MAX_SPANS, 0, 0]
-        functions = {"tilewright_parallel": self._library["timed_parallel"], MARK: self._library[MARK]}
-        self._executable = exe.with_marks(ctypes.CFUNCTYPE(None)(self._library[MARK]), functions)
-        self._seconds_per_tick = 1e-6 / team().ticks_per_microsecond()
+        marking = {"tilewright_parallel": self._library["timed_parallel"], MARK: self._library[MARK]}
+        self._executable = exe.with_marks(ctypes.CFUNCTYPE(None)(self._library[MARK]), marking)
+        self._seconds_per_tick = 1e-9 if cpu_time else 1e-6 / team().ticks_per_microsecond()
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Timeline:
         self._table[3:] = [0, 0]

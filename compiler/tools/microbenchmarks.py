@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from math import inf
 from typing import Any, TypeAlias
 
@@ -25,14 +25,21 @@ Timer: TypeAlias = Callable[[Callable[[], object]], float]
 """Runs a function and returns the seconds that it takes undisturbed."""
 
 
-def least_seconds(run: Callable[[], object], tries: int = 25) -> float:
-    """Return the least time of several calls, because disturbances only add time."""
+def least_seconds(run: Callable[[], object], tries: int = 25, clock: Callable[[], float] = time.thread_time) -> float:
+    """Return the least time of several calls, because disturbances only add time.
+
+    Other processes add none to the CPU time of the thread, which is the default clock.
+    """
     best = float("inf")
     for _ in range(tries):
-        start = time.perf_counter()
+        start = clock()
         run()
-        best = min(best, time.perf_counter() - start)
+        best = min(best, clock() - start)
     return best
+
+
+least_elapsed = partial(least_seconds, clock=time.perf_counter)
+"""Return the least time that passes during several calls, for functions that wait for other threads."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,8 @@ class VectorLoop:
     """A loop of LLVM IR over several chains, in each of which `step` computes the next value in every iteration.
 
     `step` is written for chain {c} with values of type {t}: from %a{c} it computes %b{c}, with %s the value in front of the
-    data, at the address %p{c}: vector {c} of the data that the iteration visits, from `offset` bytes on.  Chains whose step
-    has no %b{c} carry nothing.
+    data, at the address %p{c}: vector {c} of the data that the iteration visits, from `offset` bytes on.  `gap` bytes lie
+    between the data of two iterations.  Chains whose step has no %b{c} carry nothing.
     """
 
     step: str
@@ -49,6 +56,11 @@ class VectorLoop:
     element: str = "float"
     declarations: str = ""
     offset: int = 0
+    gap: int = 0
+
+    def step_bytes(self, target: CPUTarget) -> int:
+        """Return the bytes from the data of an iteration to those of the next."""
+        return self.chains * target.vector_bits // 8 + self.gap
 
     def compile(self, target: CPUTarget) -> Callable[[int, int, int], None]:
         """Return a function of the number of iterations, the address of the data, and their bytes (a power of two) - 1."""
@@ -68,7 +80,7 @@ class VectorLoop:
             ),
             "  br label %body\nbody:\n  %i = phi i64 [ 0, %entry ], [ %j, %body ]",
             *(f"  %a{c} = phi {t} [ %s{c}, %entry ], [ %b{c}, %body ]" for c in chains if carried),
-            f"  %far = mul i64 %i, {self.chains * target.vector_bits // 8}\n  %at = and i64 %far, %mask",
+            f"  %far = mul i64 %i, {self.step_bytes(target)}\n  %at = and i64 %far, %mask",
             f"  %near = getelementptr i8, ptr %data, i64 %at\n  %row = getelementptr i8, ptr %near, i64 {self.offset}",
             *(f"  %p{c} = getelementptr {t}, ptr %row, i64 {c}\n{self.step.format(c=c, **names)}" for c in chains),
             "  %j = add i64 %i, 1\n  %more = icmp slt i64 %j, %n\n  br i1 %more, label %body, label %done\ndone:",
@@ -87,16 +99,20 @@ compiled_loop = cache(VectorLoop.compile)
 
 @dataclass(frozen=True)
 class Bench:
-    """Setup of microbenchmarks: `machine` has the sizes of the caches, `steps` are the fewest iterations of a loop."""
+    """Setup of microbenchmarks: `machine` has the sizes of the caches, `steps` are the fewest iterations of a loop.
+
+    `timer` times code on one thread, `team_timer` code on several.
+    """
 
     target: CPUTarget
     machine: Machine
     timer: Timer = least_seconds
+    team_timer: Timer = least_elapsed
     steps: int = 1 << 16
 
     def seconds(self, loop: VectorLoop, size: int = 4096) -> float:
         """Return the seconds of one iteration of a loop over data of `size` bytes, rounded down to a power of two."""
-        size, step = 1 << (size.bit_length() - 1), loop.chains * self.target.vector_bits // 8
+        size, step = 1 << (size.bit_length() - 1), loop.step_bytes(self.target)
         data, steps = aligned_data(size + 2 * step), max(self.steps, 2 * size // step)
         function = compiled_loop(loop, self.target)
         function(steps, data.ctypes.data, size - 1)
@@ -215,6 +231,13 @@ def memory_line_cycles(b: Bench) -> float:
     return line_cycles(b, 4 * b.machine.l3)
 
 
+def scattered_line_cycles(b: Bench) -> float:
+    """Reads of every second 512 bytes of four times the last cache."""
+    run = 8 * CACHE_LINE_BYTES
+    loop = replace(ALIGNED_LOADS, chains=run * 8 // b.target.vector_bits, gap=run)
+    return b.cycles(loop, 4 * b.machine.l3) / 8
+
+
 POINTER_CHASE = VectorLoop("  %x{c} = inttoptr i64 %a{c} to ptr\n  %b{c} = load i64, ptr %x{c}, align 8", 1, "i64")
 
 
@@ -277,7 +300,7 @@ def launch_seconds(b: Bench) -> float:
 
 def parallel_seconds(b: Bench) -> float:
     """Work that takes as long on one thread as on all: products of a matrix and a vector, whose rows threads share or not."""
-    n, threads = 64, prepare_call()
+    n, threads, b = 64, prepare_call(), replace(b, timer=b.team_timer)
     product = "reduce add %k in 0..64 { yield %w[%i, %k] * %x[%k] }"
     alone, shared = (
         step_seconds(b, n, n, f"{loop} %i in 0..{n} {{ %s = {product} store %s, %y[%i] }}")
@@ -290,7 +313,7 @@ MICROBENCHMARKS: dict[str, Callable[[Bench], float]] = {
     f.__name__: f
     for f in (
         frequency, fma_per_cycle, fma_latency, bf16_dots_per_cycle, loads_per_cycle, loads_per_broadcast, unaligned_cost, stores_per_cycle,
-        shuffles_per_cycle, shuffle_latency, l2_line_cycles, l3_line_cycles, memory_line_cycles, l3_latency,
+        shuffles_per_cycle, shuffle_latency, l2_line_cycles, l3_line_cycles, memory_line_cycles, scattered_line_cycles, l3_latency,
         memory_latency, launch_seconds, parallel_seconds,
     )
 }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from compiler.cost.host import host_machine, nearest_description
-from compiler.cost.machine import AVX2, AVX512, shipped_machine
+from compiler.cost.machine import AVX2, AVX512, NEON, shipped_machine
 
 
 def listed(folder: Path, *caches: tuple[str, str, str, str]) -> Path:
@@ -47,6 +47,9 @@ def test_a_description_called_as_the_cpu_is_its_description(tmp_path: Path) -> N
 
 
 def test_a_cpu_with_narrower_units_is_known_by_name(tmp_path: Path) -> None:
-    """Unless its vectors are not as wide as those units would halve."""
-    assert host_machine("znver4", 512, 32, tmp_path) == shipped_machine("znver4")
-    assert host_machine("znver4", 256, 16, tmp_path) == AVX2
+    """For each width of its vectors, of which those that fit the units begin twice as often."""
+    for bits, registers, name in ((512, 32, "znver4"), (256, 16, "znver4-256"), (128, 16, "znver4-128")):
+        machine = host_machine("znver4", bits, registers, tmp_path)
+        assert machine == shipped_machine(name)
+        assert (machine.vector_bits, machine.registers) == (bits, registers)
+    assert host_machine("znver4", 128, 32, tmp_path) == NEON

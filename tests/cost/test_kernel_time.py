@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from compiler.analysis.accesses import Accesses
@@ -46,3 +48,33 @@ def test_gaps_shorter_than_a_cache_line_leave_none_out() -> None:
     for row, lines in ((128, 48 * 8), (129, 48 * 8 + 2), (143, 48 * 9 - 1), (144, 48 * 8)):
         accesses = Accesses(column_sums(row))
         assert CacheTraffic(accesses, machine).footprints["x"].touched == pytest.approx(lines, abs=4)
+
+
+def gathered(rows: int) -> Kernel:
+    """Read `rows` rows of 64 floats that indices choose from 1000."""
+    return parse_kernel(f"""
+kernel @k(in %t: f32[1000, 64], in %i: i64[{rows}], out %y: f32[{rows}, 64]) {{
+  for %r in 0..{rows} {{
+    %row = %i[%r]
+    for %c in 0..64 tile 64 lanes 16 {{
+      store %t[%row, %c], %y[%r, %c]
+    }}
+  }}
+}}""")
+
+
+def test_rows_that_indices_choose_are_lines_of_their_own() -> None:
+    machine = target_by_name("x86-64-v4").machine or Machine()
+    for rows, lines in ((1, 4), (10, 40), (500, 2000), (2000, 4000)):
+        assert CacheTraffic(Accesses(gathered(rows)), machine).footprints["t"].touched == lines
+
+
+@pytest.mark.parametrize(("row", "share"), [(128, 0.0), (256, 1.0)])
+def test_runs_shorter_than_a_page_are_scattered(row: int, share: float) -> None:
+    """Rows of 128 floats, each behind the other or with a gap between them."""
+    machine = replace(Machine(), scattered_line_cycles=30.0)
+    traffic = CacheTraffic(Accesses(column_sums(row)), machine)
+    assert traffic.scattered_shares["x"] == share
+    far = traffic.cycles({"x": [(1.0, 1e12)]}) - traffic.cycles({"x": [(1.0, machine.l3 / 2)]})
+    each = machine.scattered_line_cycles if share else machine.memory_line_cycles
+    assert far == pytest.approx(48 * 8 * (each - machine.l3_line_cycles))

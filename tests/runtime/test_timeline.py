@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
 import torch
 
 from compiler.codegen.llvm.program_entry import CopyBytes, FrameSlot, Loop, Mark, with_marks
@@ -84,3 +87,12 @@ def test_noise_is_said() -> None:
     assert noisy.spread > quiet.spread > 0
     assert Timing((2.0,)).spread == 0
     assert Timing.total([quiet, noisy]).seconds == (2.0, 2.12, 4.05, 5.01)
+
+
+def test_steps_are_timed_by_the_clock_of_the_thread() -> None:
+    record = TimelineRecorder(adding(1 << 12), cpu_time=True)
+    before = time.thread_time_ns()
+    (run,) = record([torch.randn(1 << 12), torch.randn(1 << 12)]).runs
+    marks = list(record._marks)
+    assert before <= marks[0] <= marks[1] <= time.thread_time_ns()
+    assert run.end - run.begin == pytest.approx((marks[1] - marks[0]) * 1e-9)

@@ -23,7 +23,7 @@ def one_second(run: Callable[[], None]) -> float:
 
 
 def bench() -> Bench:
-    return Bench(host_target(), SMALL, one_second, steps=4)
+    return Bench(host_target(), SMALL, one_second, one_second, steps=4)
 
 
 @pytest.mark.parametrize("name", MICROBENCHMARKS)

@@ -8,7 +8,7 @@ from functools import cache
 import llvmlite.binding as llvm
 
 from compiler.cost.host import host_machine
-from compiler.cost.machine import AVX2, AVX512, NEON, SSE, Machine
+from compiler.cost.machine import AVX2, AVX512, MACHINES, NEON, SSE, Machine
 from compiler.ir.types import DType, bf16x2, f32, i8, i8x4, i16x2, i32, u8, u8x4
 from compiler.target import MatrixShape, MemorySpace, Target, is_or_widens
 
@@ -249,3 +249,10 @@ def host_target() -> CPUTarget:
         bits = 256 if has.get("avx2") and has.get("fma") else 128
         registers = 16 if triple.startswith("x86") else 32
     return cpu_target("host", triple, cpu, features, bits, registers, host_machine(cpu, bits, registers))
+
+
+def machine_here(target: CPUTarget) -> Machine:
+    """Return the description of this machine as it runs code for `target`, which describes a kind of CPU or has a description given."""
+    if target.machine not in MACHINES.values():
+        return target.machine or Machine()
+    return host_machine(llvm.get_host_cpu_name(), target.vector_bits, target.vector_registers)
