@@ -268,14 +268,15 @@ class GroupSearch:
         return exclusive_producers(self.graph, self.order, inside, inside, is_plain)
 
     def elementwise_producers(self, n: Node, g: Group) -> list[Node]:
-        """Return elementwise values of the shape of `n` that only `n` and `g` use, but for epilogues of contractions.
+        """Return views, and elementwise values of as many elements as `n`, that only `n` and `g` use, but for epilogues of contractions.
 
         They join a group as `n` does, one after the other: nothing of them is computed more often there.
         """
 
         def joins(m: Node) -> bool:
-            same = isinstance(m.structure, Elementwise) and m.shape == n.shape and m not in self.groups_of_node
-            return same and m not in self.outputs and not self.epilogue_chain(m)
+            same = isinstance(m.structure, Elementwise) and m.type.numel == n.type.numel
+            plain = (same or is_view(m.structure, m)) and m not in self.groups_of_node
+            return plain and m not in self.outputs and not self.epilogue_chain(m)
 
         return exclusive_producers(self.graph, self.order, [n], {n, *g.members}, joins) if joins(n) else []
 
