@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeAlias, Union
@@ -113,6 +113,8 @@ class Min(BinaryAtom):
 CompoundAtom: TypeAlias = Union[FloorDiv, Mod, Min]
 Atom: TypeAlias = Union[Var, DynamicSize, CompoundAtom]
 Monomial: TypeAlias = tuple[Atom, ...]
+RelevantBounds: TypeAlias = frozenset[tuple[str, tuple["Dim", "Dim"]]]
+NO_BOUNDS: RelevantBounds = frozenset()
 
 
 def operands(a: CompoundAtom) -> tuple[Dim, Dim]:
@@ -149,6 +151,15 @@ def free_symbols(d: Dim) -> frozenset[Var | DynamicSize]:
     for a in (a for mono, _ in terms(d) for a in mono):
         symbols |= {a} if isinstance(a, (Var, DynamicSize)) else frozenset().union(*map(free_symbols, operands(a)))
     return frozenset(symbols)
+
+
+def relevant_bounds(d: Dim, bounds: Mapping[str, tuple[Dim, Dim]] | None) -> RelevantBounds:
+    """Return the bounds of the symbols in `d`, and of those in these bounds, as a key of caches."""
+    if not bounds:
+        return NO_BOUNDS
+    inner = [(a.name, bounds[a.name]) for a in free_symbols(d) if a.name in bounds]
+    outer = {a.name for _, limits in inner for b in limits if not isinstance(b, int) for a in free_symbols(b)}
+    return frozenset(inner + [(name, bounds[name]) for name in outer if name in bounds] if outer else inner)
 
 
 def has_minimum(d: Dim) -> bool:

@@ -29,11 +29,13 @@ from compiler.ir.symbolic.index_atoms import (
     Min,
     Mod,
     Monomial,
+    RelevantBounds,
     Var,
     format_index,
     free_symbols,
     has_minimum,
     operands,
+    relevant_bounds,
 )
 from compiler.ir.symbolic.index_atoms import terms as _terms
 
@@ -171,8 +173,7 @@ def _atom(atom: Atom) -> IndexExpr:
 
 def _divide_terms(num: Dim, den: int) -> tuple[Dim, Dim]:
     """Split `num` into `quotient * den + remainder`; terms whose coefficient `den` divides go to the quotient."""
-    quotient: dict[Monomial, int] = {}
-    remainder: dict[Monomial, int] = {}
+    quotient, remainder = dict[Monomial, int](), dict[Monomial, int]()
     for mono, coef in _terms(num):
         q, r = divmod(coef, den)
         quotient[mono], remainder[mono] = (q, r) if not mono or not r else (0, coef)
@@ -269,17 +270,12 @@ def _split_at_step(num: Dim, den: int, bounds: Bounds | None) -> tuple[Dim, int,
 
 def interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
     """Return inclusive constant bounds of `d`, or None if a variable in it is unbounded."""
-    if bounds and any(a.name in bounds for a in free_symbols(d)):
-        return _tightest_interval(d, bounds)
-    return _cached_interval(d)
+    return _tightest_interval(d, relevant_bounds(d, bounds))
 
 
 @lru_cache(maxsize=65536)
-def _cached_interval(d: Dim) -> tuple[int, int] | None:
-    return _tightest_interval(d, None)
-
-
-def _tightest_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
+def _tightest_interval(d: Dim, relevant: RelevantBounds) -> tuple[int, int] | None:
+    bounds = dict(relevant)
     direct, rewritten = _direct_interval(d, bounds), _recover_mods(d)
     other = direct if rewritten is d else _direct_interval(rewritten, bounds)
     limits = [i for i in (direct, other, *_quotient_difference_intervals(d, bounds)) if i]
@@ -452,8 +448,12 @@ def substitute(d: Dim, values: Mapping[str, Dim], bounds: Bounds | None = None) 
 
 def simplify(d: Dim, bounds: Bounds) -> Dim:
     """Simplify divisions, remainders and minima in `d` under `bounds` of the variables."""
-    is_simple = isinstance(d, int) or all(isinstance(a, (Var, DynamicSize)) for mono, _ in d.terms for a in mono)
-    return d if is_simple else substitute(d, {}, bounds)
+    return _simplify_within(d, relevant_bounds(d, bounds)) if isinstance(d, IndexExpr) else d
+
+
+@lru_cache(maxsize=65536)
+def _simplify_within(d: IndexExpr, bounds: RelevantBounds) -> Dim:
+    return substitute(d, {}, dict(bounds))
 
 
 @lru_cache(maxsize=65536)
