@@ -6,11 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from compiler.analysis.contraction_nodes import is_contraction_node, with_sum_dtype
-from compiler.analysis.scalar_chain import is_continuous
+from compiler.analysis.scalar_chain import is_continuous, varying_operand
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
-from compiler.ir.graph.node import Node, scalar_value
-from compiler.ir.graph.structure import Elementwise, Fused, elementwise_expr, is_cast, is_view, primitive_of
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import Elementwise, Fused, elementwise_expr, is_cast, is_view
+from compiler.ir.scalar import PrimitiveCall
 from compiler.passes.base import Context, GraphPass, register
 
 
@@ -77,18 +78,17 @@ class UnroundedValues:
             return self.round(n, with_sum_dtype(n, operands, total))
         if x in self.values and is_view(n.structure, n) and len(operands) == 1:
             return self.round(n, n.with_operands((self.values[x],)), rounded=x in self.rounded)
-        if is_clamp_to_constant(n) and x in self.values and n.dtype.float_format.has_infinities:  # else 1e9 is NaN
-            bound = ops.cast(operands[1], dtype=total)
-            return self.round(n, n.with_operands((self.values[x], bound)), rounded=x in self.rounded)
         if isinstance(n.structure, Elementwise) and is_continuous(elementwise_expr(n)):
-            wide = n.with_operands(tuple(self.wide(o) for o in operands))
+            clamps = is_clamp(n) and n.dtype.float_format.has_infinities  # else 1e9 is NaN before and not after
+            wide = n.with_operands(tuple(self.wide(o, clamped=clamps) for o in operands))
             if wide.dtype == total:
-                return self.round(n, wide)
+                return self.round(n, wide, rounded=clamps and not self.rounded.isdisjoint(operands))
         return n.with_operands(operands)
 
-    def wide(self, x: Node) -> Node:
-        """Return `x` in the dtype of its arithmetic, before it was rounded unless the program did that."""
-        return self.values[x] if x in self.values and x not in self.rounded else ops.as_dtype(x, x.dtype.compute)
+    def wide(self, x: Node, *, clamped: bool = False) -> Node:
+        """Return `x` in the dtype of its arithmetic, before it was rounded unless the program did that and it is not `clamped`."""
+        exact = self.values.get(x) if clamped or x not in self.rounded else None
+        return ops.as_dtype(x, x.dtype.compute) if exact is None else exact
 
     def round(self, n: Node, wide: Node, *, rounded: bool = False) -> Node:
         """Return the rounding of a value to the dtype of `n`, by the name of `n`, and record both."""
@@ -102,6 +102,7 @@ class UnroundedValues:
         return narrow
 
 
-def is_clamp_to_constant(n: Node) -> bool:
-    """Return True for a maximum or minimum whose second operand is a constant."""
-    return primitive_of(n) in ("max", "min") and scalar_value(n.operands[1]) is not None
+def is_clamp(n: Node) -> bool:
+    """Return True if `n` bounds one value of its shape by constants: it may be rounded before or after."""
+    calls = (e for e in elementwise_expr(n).subexprs if isinstance(e, PrimitiveCall))
+    return varying_operand(n) is not None and all(c.primitive in ("max", "min") for c in calls)

@@ -7,10 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
+from compiler.analysis.contraction_nodes import matching_shape
 from compiler.analysis.convolution_match import match_convolution, match_zero_padding
 from compiler.analysis.padded_tiles import PaddedTiles, extend_to, slice_region, zero_pad_to
 from compiler.analysis.size_hints import minimize_max_regret
@@ -47,8 +49,8 @@ class Winograd(GraphPass):
     %y = conv %x, %w {stride=[1, 1]}   ->   %y = transform of (transform of %x) @ (transform of %w)
 
     F(m x m, 3 x 3) of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016: each tile of m x m
-    results takes (m + 2)^2 multiplications for each pair of channels instead of 9 m^2.  Applies to f32 images, unit strides
-    and constant weights of f32 or narrower.  The cost model must estimate less than `max_time_ratio` of the direct
+    results takes (m + 2)^2 multiplications for each pair of channels instead of 9 m^2.  Applies to images of f32 or a reduced
+    float, which is computed in f32, unit strides and constant weights of f32 or narrower.  The cost model must estimate less than `max_time_ratio` of the direct
     convolution's time, and the rounding error must grow by no more than `max_error` (0 disables the pass).
     """
 
@@ -57,11 +59,10 @@ class Winograd(GraphPass):
     max_time_ratio: float = 0.8
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        machine = context.machine
-        allowed = self.max_error
-        best = {n: tile for n in ir.nodes if (tile := best_tile(n, machine, allowed, self.max_time_ratio))}
+        fastest = partial(best_tile, context=context, max_error=self.max_error, max_time_ratio=self.max_time_ratio)
+        best = {n: tile for n in ir.nodes if (tile := fastest(n))}
         for n in filter(is_dynamic, ir.nodes):
-            tile = best_tile(n, machine, allowed, self.max_time_ratio, size_hint=SMALL_SIZE_HINT)
+            tile = fastest(n, size_hint=SMALL_SIZE_HINT)
             if tile != best.get(n, 0):
                 context.wants_small_variant = True
                 context.note(self, f"small images use {f'tiles of {tile} x {tile}' if tile else 'no tiles'}", n)
@@ -77,8 +78,9 @@ class Winograd(GraphPass):
             if tile:
                 # other values beyond an image's edge would spread over its tile if they were infinite
                 extend = extend_to if match_zero_padding(n.operands[0]) is not None else zero_pad_to
-                x = extend(new.operands[0], read_shape(n, tile))
-                return padded.as_slice_of_padded(n, padded.crop(winograd_convolution(new, x, tile), n.shape))
+                x = ops.as_dtype(extend(new.operands[0], read_shape(n, tile)), f32)
+                y = ops.as_dtype(winograd_convolution(new, x, tile), n.dtype)
+                return padded.as_slice_of_padded(n, padded.crop(y, n.shape))
             if n in padded.read_shapes and match_zero_padding(n) is not None:
                 return padded.crop(padded.pad_extended(n, *operands), n.shape)
             return padded.as_slice_of_padded(n, padded.sink_crop(new))
@@ -92,11 +94,11 @@ def describe_tiles(m: int) -> str:
 
 
 def is_supported(n: Node) -> bool:
-    """Return True if `n` is a unit-stride convolution of f32 images with constant 3 x 3 windows."""
+    """Return True if `n` is a unit-stride convolution, computed in f32, of images with constant 3 x 3 windows."""
     if not is_unit_stride_3x3(n):
         return False
     x, w = n.operands
-    return n.dtype == x.dtype == f32 and f32.includes(w.dtype) and w.op is CONSTANT
+    return n.dtype.compute == x.dtype.compute == f32 and f32.includes(w.dtype) and w.op is CONSTANT
 
 
 def is_dynamic(n: Node) -> bool:
@@ -113,22 +115,26 @@ def is_unit_stride_3x3(n: Node) -> bool:
 
 
 def best_tile(
-    n: Node, machine: Machine, max_error: float, max_time_ratio: float, size_hint: int = DEFAULT_SIZE_HINT
+    n: Node, context: Context, max_error: float, max_time_ratio: float, size_hint: int = DEFAULT_SIZE_HINT
 ) -> int:
     """Return the fastest tile size, 0 for direct convolution; minimax regret over dynamic sizes up to `size_hint`."""
     if not is_supported(n):
         return 0
     allowed = [m for m in INTERPOLATION_POINTS if ERROR_GROWTH[m] <= max_error]
+    dot = matching_shape(n.operands, f32, context.matrix_shapes)
+    at_once = dot.k if dot else 1
 
     def times(values: dict[str, int]) -> dict[int, float]:
         shape = tuple(dim_hint(substitute(d, values)) for d in n.shape)
-        return {m: seconds(n, shape, m, machine) / (1 if m else 1 / max_time_ratio) for m in [*allowed, 0]}
+        return {
+            m: seconds(n, shape, m, context.machine, at_once) / (1 if m else 1 / max_time_ratio) for m in [*allowed, 0]
+        }
 
     return minimize_max_regret(times, {s for d in n.shape for s in dynamic_sizes(d)}, size_hint)
 
 
-def seconds(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:
-    """Estimate the seconds of a convolution with results of `shape` in tiles of m x m (0: direct).
+def seconds(n: Node, shape: Sequence[int], m: int, machine: Machine, at_once: int = 1) -> float:
+    """Estimate the seconds of a convolution with results of `shape` in tiles of m x m (0: direct, `at_once` products at a time).
 
     Counts multiply-adds, bytes that exceed the L2 cache, and weights, which come from memory in every call of a network.
     """
@@ -139,7 +145,8 @@ def seconds(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:
     products = points * tiles * input_channels * outputs
     moved_bytes = machine.memory_slowdown * 4 * points * input_channels * outputs
     if not m:
-        return machine.operation_seconds(products) + machine.seconds(moved_bytes / machine.l3_bytes_per_cycle)
+        moved = machine.seconds(moved_bytes / at_once / machine.l3_bytes_per_cycle)
+        return machine.operation_seconds(products / at_once) + moved
     transforms = tiles * (channels * 2 * (m + 2) ** 3 + outputs * 2 * m * (m + 2) ** 2)
     gathered = [input_channels] if input_channels > channels else []  # frames are copied for each window
     for size in (4 * points * tiles * c for c in (channels, *gathered, outputs)):

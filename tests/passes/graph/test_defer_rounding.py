@@ -46,6 +46,11 @@ def test_a_cast_of_the_program_moves_behind_clamps_alone() -> None:
     )
     check_pass(
         "defer-rounding",
+        before=kernel("%s = add %x, %c  %r = cast %s {dtype=bf16}  %z = relu %r", inputs=inputs),
+        after=kernel("%s = add %x, %c  %m = relu %s  %z = cast %m {dtype=bf16}", inputs=inputs),
+    )
+    check_pass(
+        "defer-rounding",
         unchanged=kernel("%s = add %x, %c  %r = cast %s {dtype=bf16}  %z = cast %r {dtype=f32}", inputs=inputs),
     )
 

@@ -20,7 +20,7 @@ from compiler.ir.graph.node import Node, constant_node, input_node
 from compiler.ir.symbolic.index_expr import Dim, dynamic_size
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.graph_printer import print_graph
-from compiler.ir.types import TensorType, f32
+from compiler.ir.types import TensorType, bf16, f32
 from compiler.passes.base import Context
 from compiler.passes.graph.winograd import (
     ERROR_GROWTH,
@@ -32,6 +32,7 @@ from compiler.passes.graph.winograd import (
     transformed_weights,
 )
 from compiler.passes.manager import run_pipeline
+from compiler.target import MatrixShape
 from compiler.testing.checks import check_pass
 
 
@@ -126,29 +127,57 @@ def test_each_frame_is_transformed_once() -> None:
 
 
 def test_it_is_chosen_where_it_takes_less_time() -> None:
-    machine = Machine()
-    assert best_tile(conv((1, 64, 58, 58), 64), machine, 16.0, 0.8) == 4
-    assert best_tile(conv((1, 256, 16, 16), 256), machine, 16.0, 0.8) == 2  # fewer weights for 14 x 14 results
-    assert best_tile(conv((8, 256, 16, 16), 256), machine, 16.0, 0.8) == 4  # which more images use
-    assert best_tile(conv((1, 64, 59, 59), 64), machine, 16.0, 0.8) == 4
-    assert best_tile(conv((1, 256, 58, 58), 256), machine, 4.0, 0.8) == 2
-    assert best_tile(conv((1, 64, 58, 58), 64), machine, 1.0, 0.8) == 0
-    assert best_tile(conv((1, 4, 58, 58), 4), machine, 16.0, 0.8) == 0
+    context = Context()
+    assert best_tile(conv((1, 64, 58, 58), 64), context, 16.0, 0.8) == 4
+    assert best_tile(conv((1, 256, 16, 16), 256), context, 16.0, 0.8) == 2  # fewer weights for 14 x 14 results
+    assert best_tile(conv((8, 256, 16, 16), 256), context, 16.0, 0.8) == 4  # which more images use
+    assert best_tile(conv((1, 64, 59, 59), 64), context, 16.0, 0.8) == 4
+    assert best_tile(conv((1, 256, 58, 58), 256), context, 4.0, 0.8) == 2
+    assert best_tile(conv((1, 64, 58, 58), 64), context, 1.0, 0.8) == 0
+    assert best_tile(conv((1, 4, 58, 58), 4), context, 16.0, 0.8) == 0
     assert (
-        best_tile(conv((1, 512, 9, 9), 512), machine, 16.0, 0.8) == 0
+        best_tile(conv((1, 512, 9, 9), 512), context, 16.0, 0.8) == 0
     )  # the transformed weights are too many for 49 results
-    assert best_tile(conv((1, 64, 3, 3), 64), machine, 16.0, 0.8) == 0  # most of the tile would be left out
+    assert best_tile(conv((1, 64, 3, 3), 64), context, 16.0, 0.8) == 0  # most of the tile would be left out
+
+
+@pytest.mark.parametrize(("outputs", "tile"), [(256, 4), (64, 0)])
+def test_images_of_bf16_compare_with_two_products_at_once(outputs: int, tile: int) -> None:
+    """An image is transformed once for all outputs: few of them leave less to save than in f32."""
+    n = conv((1, 512, 66, 66), outputs)
+    x, w = (input_node("x", TensorType(bf16, n.operands[0].shape)), n.operands[1])
+    weights = constant_node(bf16.encode(w.attrs["value"].array).astype(np.uint16), dtype=bf16)
+    narrow = ops.conv(x, weights, stride=[1, 1], dilation=[1, 1], dtype=f32)
+    context = Context(matrix_shapes=(MatrixShape(1, 16, 2, "bf16", "bf16", "f32"),))
+    assert best_tile(narrow, context, 16.0, 0.8) == tile
+    assert best_tile(n, context, 16.0, 0.8) == 4
+    text = print_graph(Winograd().run(Graph((x,), (narrow,)), context))
+    assert ("cast %x {dtype=f32}" in text) == bool(tile)
+
+
+def test_tiles_of_bf16_are_as_close_to_float64_as_sums_of_f32() -> None:
+    torch.manual_seed(0)
+    model, x = (
+        nn.Sequential(nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3)).bfloat16().eval(),
+        torch.randn(1, 32, 15, 17).bfloat16(),
+    )
+    with torch.no_grad():
+        first = nn.functional.conv2d(x.double(), model[0].weight.double(), model[0].bias.double()).bfloat16()
+        wanted = nn.functional.conv2d(first.double(), model[1].weight.double(), model[1].bias.double())
+        options = {"graph_passes": GRAPH_PASSES.replace("winograd", "winograd{max-time-ratio=99.0}")}
+        result = compiler.compile(model, (x,), options=options)(x)
+    assert (result - wanted).abs().max() <= 0.01 * wanted.abs().max()
 
 
 def test_open_images_take_what_never_takes_much_more() -> None:
     """Than the best way at the likely size and at half of it."""
     s = dynamic_size("s", 16, 800, 500)
-    machine = Machine()
+    context = Context()
 
     def chosen(channels: int, side: Dim) -> int:
         x = input_node("x", TensorType(f32, (1, channels, side + 2, side + 2)))
         w = constant_node(np.ones((channels, channels, 3, 3), np.float32))
-        return best_tile(ops.conv(x, w, stride=[1, 1], dilation=[1, 1]), machine, 16.0, 0.8)
+        return best_tile(ops.conv(x, w, stride=[1, 1], dilation=[1, 1]), context, 16.0, 0.8)
 
     assert chosen(64, s) == 4
     assert chosen(256, s // 16) == 4  # for 15 rows 2 would be a little better
