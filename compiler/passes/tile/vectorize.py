@@ -82,17 +82,21 @@ class Vectorize(TilePass):
     ) -> set[str]:
         """Return the second best loops for lanes if they take less time than the `chosen` ones, else an empty set.
 
-        Where scores are close, compares lanes along the sum of a product with lanes along its result, where a tile of
-        accumulators shares loads that scores count for each, and lanes that store a product's results apart with lanes that
-        store them in order: scores do not count lines.
+        Compares lanes along the results of a product that gather with those along its sum.  Where scores are close, compares lanes
+        along the sum of a product with lanes along its result, where a tile of accumulators shares loads that scores count for
+        each, and lanes that store a product's results apart with lanes that store them in order: scores do not count lines.
         """
         table, machine = context.accesses(ir), context.machine
-        if not any(is_contraction(table.loops[v][1]) or stores_product_apart(table, v) for v in chosen):
+        gathered = {v for v in table.loops if gathers_operand(table, v, lanes)}
+        gathered = gathered if gathered & chosen else set()
+        if not gathered and not any(
+            is_contraction(table.loops[v][1]) or stores_product_apart(table, v) for v in chosen
+        ):
             return set()
-        score, others = best_disjoint_loops(ir.body, {**scores, **dict.fromkeys(chosen, -1)})
-        if not others or any(isinstance(table.loops[v][1], Reduce) for v in others):
+        score, others = best_disjoint_loops(ir.body, {**scores, **dict.fromkeys(chosen | gathered, -1)})
+        if not others or any(isinstance(table.loops[v][1], Reduce) and not gathered for v in others):
             return set()
-        if score < CLOSE_SCORE * sum(scores[v] for v in chosen):
+        if not gathered and score < CLOSE_SCORE * sum(scores[v] for v in chosen):
             return set()
         best, second = (seconds_with_lanes(ir, loops, lanes, machine) for loops in (chosen, others))
         return set(others) if second < best else set()
@@ -102,6 +106,12 @@ def stores_product_apart(table: Accesses, v: str) -> bool:
     """Return True if results of a contraction inside loop `v` are stored with a stride along it."""
     stores = (a for a in table.all if a.is_store and v in a.loop_vars and table.roles[a.buffer] != "local")
     return any(map(is_contraction, table.reductions(v))) and any(abs(table.stride(a, v) or 0) > 1 for a in stores)
+
+
+def gathers_operand(table: Accesses, v: str, lanes: int) -> bool:
+    """Return True if lanes along the results `v` of a contraction load an argument's elements one by one."""
+    loads = (a for s in table.reductions(v) if is_contraction(s) for a in table.loads_of(s))
+    return any(abs(table.stride(a, v) or 0) > lanes // 2 and table.roles[a.buffer] == "in" for a in loads)
 
 
 def seconds_with_lanes(kernel: Kernel, loops: Collection[str], lanes: int, machine: Machine) -> float:

@@ -173,6 +173,15 @@ def test_lanes_along_a_sum_are_compared_with_those_of_its_result() -> None:
     check_pass("vectorize", before=one, after=one.replace("0..32", "0..32" + lanes), machine=AVX512)
 
 
+@pytest.mark.parametrize("columns", [12, 16, 20])
+def test_a_short_sum_has_lanes_where_results_would_gather(columns: int) -> None:
+    """Scores prefer the results, which share the multiply-adds but read an argument element by element."""
+    text = f"""kernel @matvec(in %x: f32[48, {columns}], in %w: f32[{columns}], out %y: f32[48]) {{{{
+      parallel %j in 0..48 {{{{ %s = reduce add %k in 0..{columns}{{lanes}} {{{{ yield %x[%j, %k] * %w[%k] }}}} store %s, %y[%j] }}}} }}}}"""
+    before, after = text.format(lanes=""), text.format(lanes=" tile 16 lanes 16")
+    check_pass("vectorize", before=before, after=after, machine=AVX512, remark="lanes along %j would take longer")
+
+
 def test_values_that_a_loop_does_not_change_are_not_saved_by_its_lanes() -> None:
     """Positions are computed before the loop over channels: lanes along that gather as well, and save no arithmetic."""
     text = """kernel @sample(in %x: f32[16, 40], in %g: f32[64], out %y: f32[64, 16]) {{
