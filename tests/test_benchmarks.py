@@ -17,7 +17,7 @@ from benchmarks.networks import NETWORKS
 from benchmarks.networks.swin import SwinTransformer, joined, shifted_mask, windows
 from benchmarks.networks.unet import UNet
 from benchmarks.peer_comparison import PeerComparison, summarize
-from benchmarks.peers import PEERS
+from benchmarks.peers import PEERS, attempt_peer
 
 IMAGENET = [(1, 1000)]
 
@@ -115,6 +115,14 @@ def test_arguments_are_parsed() -> None:
         parse_arguments("models", ["--peers", "nobody"])
     with pytest.raises(SystemExit, match="no row matches"):
         BenchmarkArguments(("nothing",)).select_rows(NETWORKS)
+
+
+def test_openvino_is_no_peer_in_f64() -> None:
+    x = torch.zeros(3, dtype=torch.float64)
+    assert (
+        attempt_peer("OpenVINO", lambda: PEERS["OpenVINO"](torch.nn.ReLU(), [x]))
+        == "TypeError: OpenVINO computes f64 in f32"
+    )
 
 
 def test_the_summary_takes_the_fastest_peer() -> None:
