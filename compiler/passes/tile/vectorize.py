@@ -109,9 +109,13 @@ def stores_product_apart(table: Accesses, v: str) -> bool:
 
 
 def gathers_operand(table: Accesses, v: str, lanes: int) -> bool:
-    """Return True if lanes along the results `v` of a contraction load an argument's elements one by one."""
-    loads = (a for s in table.reductions(v) if is_contraction(s) for a in table.loads_of(s))
-    return any(abs(table.stride(a, v) or 0) > lanes // 2 and table.roles[a.buffer] == "in" for a in loads)
+    """Return True if lanes along the results `v` of a contraction load an argument's elements one by one, and lanes along its sum none."""
+    for s in filter(is_contraction, table.reductions(v)):
+        loads = [a for a in table.loads_of(s) if table.roles[a.buffer] == "in"]
+        along_sum = any(all(table.stride(a, r.var) in (0, 1) for a in loads) for r in s.ranges)
+        if along_sum and any(abs(table.stride(a, v) or 0) > lanes // 2 for a in loads):
+            return True
+    return False
 
 
 def seconds_with_lanes(kernel: Kernel, loops: Collection[str], lanes: int, machine: Machine) -> float:
