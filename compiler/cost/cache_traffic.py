@@ -98,8 +98,20 @@ class CacheTraffic:
     @cached_property
     def scattered_shares(self) -> Mapping[str, float]:
         """The share of each buffer's lines that are accessed in runs shorter than a page."""
-        lines = {n: [(self.lines(a, {}), self.run_bytes(a)) for a in f.accesses] for n, f in self.footprints.items()}
-        return {n: sum(k for k, run in own if run < PAGE_BYTES) / sum(k for k, _ in own) for n, own in lines.items()}
+        return {n: self.scattered_share(f.accesses) for n, f in self.footprints.items()}
+
+    def scattered_share(self, accesses: Sequence[Access]) -> float:
+        """Return the share of the lines of accesses to one buffer that are in short runs; loops in sequence join theirs."""
+        lines, runs = {a: self.lines(a, {}) for a in accesses}, {a: self.run(a) for a in accesses}
+        joined: dict[tuple[str, int], dict[str, int]] = {}
+        for a, (run, outer, stride) in runs.items():
+            if outer:
+                joined.setdefault((outer, stride), {})[a.loops[-1].var] = run
+        short = 0.0
+        for a, (run, outer, stride) in runs.items():
+            if run < PAGE_BYTES and sum(joined[outer, stride].values()) + CACHE_LINE_BYTES < stride:
+                short += lines[a]
+        return short / sum(lines.values())
 
     def cycles(self, reuse: Mapping[str, ReuseDistances] = NO_REUSE) -> float:
         """Return the cycles of all transfers, each line at the rate of a stream from the level that has it.
@@ -207,18 +219,23 @@ class CacheTraffic:
             return total
         return min(total, max(1.0, whole / CACHE_LINE_BYTES))
 
-    def run_bytes(self, a: Access) -> int:
-        """Return the contiguous bytes that the loops around `a` access one after another."""
+    def run(self, a: Access) -> tuple[int, str, int]:
+        """Return the contiguous bytes that `a` accesses one after another, the loop that goes on elsewhere, and how far away.
+
+        Gaps shorter than a line do not count.  Without such a loop the bytes are those of a page at least.
+        """
         run = size = self.accesses.types[a.buffer].dtype.bytes * self.strides.private_copies(a)
         inside = [(self.strides.in_tile(a, r.var), tile_extent(r)) for r in a.loops if r.tile > 1]
         for step, n in sorted((abs(s) * size, n) for s, n in inside if s):
-            run += step * (n - 1) if step <= run else 0
+            run += step * (n - 1) if step < run + CACHE_LINE_BYTES else 0
         for r in reversed(a.loops):
             stride, n = self.strides.step(a, r.var), trip_count_hint(r)
-            if stride is None or (n > 1 and abs(stride) * size > run):
-                break
+            if stride is None:
+                return run, r.var, max(PAGE_BYTES, run + CACHE_LINE_BYTES)
+            if n > 1 and abs(stride) * size >= run + CACHE_LINE_BYTES:
+                return run, r.var, abs(stride) * size
             run += abs(stride) * size * (n - 1)
-        return run
+        return max(run, PAGE_BYTES), "", 0
 
     def joint_lines(self, accesses: Sequence[Access], scope: Mapping[str, Range]) -> float:
         """Return the lines that accesses to one buffer touch together, as `lines` counts them for one."""

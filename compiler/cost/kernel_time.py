@@ -40,6 +40,9 @@ from compiler.ir.tile.substitution import with_unique_names
 MAX_COUNTED_OFFSETS = 4096
 """Most addresses that are compared to find equal loads; bounds compile time."""
 
+LIBRARY_CALLS = frozenset({"fma", "floor", "ceil", "trunc", "round"})
+"""Primitives that C's library computes, element by element, on CPUs that multiply and add in two instructions."""
+
 CONSTANT_BOUND_OPS = 2
 """Operations of a maximum or minimum with a constant: comparison and selection."""
 
@@ -221,6 +224,8 @@ class KernelCycles:
             return Issue()
         axes = self.expr_axes(e, scope)
         lanes, operations = self.lane_count(axes, scope), self.count(axes, scope) * call_cost(e, self.machine)
+        if self.machine.fma_instructions > 1 and e.primitive in LIBRARY_CALLS and e.dtype.is_float:
+            return Issue(stalled=self.machine.library_call_cycles * operations * max(1, lanes))
         if not lanes and not e.dtype.is_float:  # scalars outside the vector unit
             return Issue(instructions=operations)
         return called(e.primitive, operations * max(1.0, lanes * e.dtype.bits / self.machine.vector_bits))

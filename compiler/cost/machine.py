@@ -74,6 +74,9 @@ class Core:
     instructions_per_cycle: int = quantity(6, "1/cycle", "Begin in a cycle, with two threads on a core.", RANKED)
     issue_width: int = quantity(8, "1/cycle", "Instructions that begin, with the core to one thread.", DATA_SHEET)
     fma_instructions: int = quantity(1, "instructions", "For a multiply-add.", COUNTED)
+    library_call_cycles: float = quantity(
+        4.4, "cycles", "Of a function of one number for which a CPU has no instruction.", "library_call_cycles"
+    )
     vector_unit_ratio: float = quantity(1.5, "1", "Vector units, per unit for multiply-adds.", RANKED)
     unit_overlap: int = quantity(4, "exponent", "Of the norm that joins cycles of busy units.", RANKED)
     unit_overlap_alone: int = quantity(8, "exponent", "The same, with the core to one thread.", RANKED)

@@ -158,6 +158,19 @@ def fma_latency(b: Bench) -> float:
     return b.cycles(VectorLoop(FMA, 1, declarations=FMA_DECLARATION))
 
 
+LIBRARY_CALL = """  %x{c} = extractelement {t} %a{c}, i32 0
+  %y{c} = call float @fmaf(float %x{c}, float %x{c}, float %x{c}) nobuiltin
+  %b{c} = insertelement {t} %a{c}, float %y{c}, i32 0"""
+
+
+def library_call_cycles(b: Bench) -> float:
+    """Multiply-adds of single numbers, rounded once; the described cycles where there is an instruction for them."""
+    if b.machine.fma_instructions == 1:
+        return b.machine.library_call_cycles
+    chains = 4
+    return b.cycles(VectorLoop(LIBRARY_CALL, chains, declarations="declare float @fmaf(float, float, float)")) / chains
+
+
 BF16_DOT = """  %x{c} = bitcast {t} %s to <{pairs} x bfloat>
   %b{c} = call {t} @llvm.x86.avx512bf16.dpbf16ps.{bits}({t} %a{c}, <{pairs} x bfloat> %x{c}, <{pairs} x bfloat> %x{c})"""
 BF16_DOT_DECLARATION = "declare {t} @llvm.x86.avx512bf16.dpbf16ps.{bits}({t}, <{pairs} x bfloat>, <{pairs} x bfloat>)"
@@ -312,7 +325,7 @@ def parallel_seconds(b: Bench) -> float:
 MICROBENCHMARKS: dict[str, Callable[[Bench], float]] = {
     f.__name__: f
     for f in (
-        frequency, fma_per_cycle, fma_latency, bf16_dots_per_cycle, loads_per_cycle, loads_per_broadcast, unaligned_cost, stores_per_cycle,
+        frequency, fma_per_cycle, fma_latency, bf16_dots_per_cycle, library_call_cycles, loads_per_cycle, loads_per_broadcast, unaligned_cost, stores_per_cycle,
         shuffles_per_cycle, shuffle_latency, l2_line_cycles, l3_line_cycles, memory_line_cycles, scattered_line_cycles, l3_latency,
         memory_latency, launch_seconds, parallel_seconds,
     )

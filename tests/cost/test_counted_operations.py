@@ -9,17 +9,17 @@ import pytest
 from compiler.analysis.accesses import Accesses
 from compiler.cost.issue import Issue, called
 from compiler.cost.kernel_time import KernelCycles
-from compiler.cost.machine import AVX512
+from compiler.cost.machine import AVX512, Machine
 from compiler.ir.text.tile_parser import parse_kernel
 
 
-def counted(body: str, dtype: str = "f32") -> Issue:
+def counted(body: str, dtype: str = "f32", machine: Machine = AVX512) -> Issue:
     """Count the operations of statements on a vector of %x and of %y, the rows of %z."""
     params = f"in %x: {dtype}[16], in %y: {dtype}[16], out %z: {dtype}[4, 16]"
     kernel = parse_kernel(f"kernel @k({params}) {{ for %i in 0..16 tile 16 lanes 16 unroll 1 {{ {body} }} }}")
     accesses = Accesses(kernel)
     (loop,) = accesses.kernel.body
-    cycles = KernelCycles(accesses, AVX512)
+    cycles = KernelCycles(accesses, machine)
     return cycles.block(loop.body, {"i": loop.range}).straight  # type: ignore[union-attr]  # a loop
 
 
@@ -67,3 +67,11 @@ def test_additions_may_have_units_of_their_own(primitive: str, together: int) ->
     work = called("mul", 8) + called(primitive, 8)
     assert work.cycles_alone(machine) == pytest.approx(16, rel=0.1)
     assert work.cycles_alone(replace(machine, adds_beside_products=True)) == pytest.approx(together, rel=0.1)
+
+
+@pytest.mark.parametrize(("value", "calls"), [("fma(%x[%i], %y[%i], 1.0)", 16), ("%x[%i] * %y[%i] + 1.0", 0)])
+def test_rounding_once_is_a_call_for_each_number_without_an_instruction(value: str, calls: int) -> None:
+    store = f"store {value}, %z[0, %i]"
+    split = replace(AVX512, fma_instructions=3)
+    assert counted(store, machine=split).stalled == calls * split.library_call_cycles
+    assert counted(store).stalled == 0
