@@ -175,7 +175,7 @@ def test_large_sizes_have_code_of_their_own() -> None:
 def test_small_sizes_have_a_program_where_a_pass_would_decide_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are there after the first call, whatever it was, and both serve every size."""
 
-    def tile(n: Node, *_: Any, size_hint: int = DEFAULT_SIZE_HINT) -> int:
+    def tile(n: Node, *, size_hint: int = DEFAULT_SIZE_HINT, **_: Any) -> int:
         likely = [min(s.hint, size_hint) for d in n.shape for s in dynamic_sizes(d)]
         return 2 if winograd.is_supported(n) and likely and max(likely) <= FEW_LIKELY else 0
 

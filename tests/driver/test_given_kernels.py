@@ -11,6 +11,7 @@ from torch import nn
 
 import compiler
 from compiler import PassError, TilewrightError
+from compiler.codegen.backend import GRAPH_PASSES
 from compiler.errors import TargetError
 from compiler.ir.text.tile_printer import print_kernel, print_program
 from compiler.ir.tile.kernel import Kernel, Reduce, map_ranges
@@ -94,7 +95,8 @@ def test_a_kernel_that_writes_inside_another_buffer() -> None:
 
     weights, x = torch.ones(32, 32, 3), torch.randn(1, 32, 128)
     given = {"exp_0": "schedule @exp_0 {\n}"}
-    compiled = compiler.compile(Function(model), (x,), options={"schedules": given})
+    passes = f"{GRAPH_PASSES},-eliminate-padding"  # some machines would check the edges
+    compiled = compiler.compile(Function(model), (x,), options={"schedules": given, "graph_passes": passes})
     assert "+1:1}" in print_kernel(compiled.stages.scheduled.kernels["exp_0"])
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
 

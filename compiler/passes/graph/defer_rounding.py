@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
 from compiler.analysis.contraction_nodes import is_contraction_node, with_sum_dtype
 from compiler.analysis.scalar_chain import is_continuous, varying_operand
 from compiler.ir import ops
-from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Elementwise, Fused, elementwise_expr, is_cast, is_view
+from compiler.ir.graph.structure import Elementwise, Fused, elementwise_expr, is_cast, is_view, viewed
 from compiler.ir.scalar import PrimitiveCall
 from compiler.passes.base import Context, GraphPass, register
 
@@ -25,7 +25,8 @@ class DeferRounding(GraphPass):
     fused {%y: f32 = matmul %x, %w {dtype=f32}  %b: f32 = add %y, %c  %m: f32 = maximum %b, 0.0  %z: bf16 = cast %m  return %z}
 
     Results are more accurate than PyTorch's.  A cast of the program still rounds, but behind clamps, which changes no result.
-    Functions that are not continuous, such as comparisons, read rounded values; so do products and reductions.
+    Functions that are not continuous, such as comparisons, depend on rounded values alone: codes stay those of PyTorch.  Products,
+    reductions and casts to wider dtypes read rounded values too, but for casts of sums of products.
     """
 
     name = "defer-rounding"
@@ -34,11 +35,17 @@ class DeferRounding(GraphPass):
         new: dict[Node, Node] = {}
         for n in ir.nodes:
             if isinstance(n.structure, Fused):
-                body = n.attrs["body"].map_nodes(UnroundedValues(n.attrs["body"].outputs).rebuild)
+                body = n.attrs["body"].map_nodes(UnroundedValues(values_read_rounded(n.attrs["body"])).rebuild)
                 saved = rounding_count(n.attrs["body"]) - rounding_count(body)
                 if saved > 0 and context.may_apply(self, f"{saved} values not rounded", n):
                     new[n] = replace(n, attrs={**n.attrs, "body": body})
         return ir.replace_nodes(new)
+
+
+def values_read_rounded(body: Graph) -> Set[Node]:
+    """Return what a kernel stores, and what functions that are not continuous depend on."""
+    steps = (n for n in body.nodes if isinstance(n.structure, Elementwise) and not is_continuous(elementwise_expr(n)))
+    return {*body.outputs, *reachable([o for n in steps for o in n.operands], lambda n: n.operands)}
 
 
 def rounding_count(body: Graph) -> int:
@@ -51,29 +58,31 @@ def rounding_count(body: Graph) -> int:
 class UnroundedValues:
     """The values of which nodes of a new graph are the roundings.
 
-    Only clamps take those in `rounded` unrounded: the program itself has rounded them.  A kernel reads what it has `stored`.
+    Only clamps take those in `rounded` unrounded: the program itself has rounded them.  Nodes of the old graph in `read_rounded` have none.
     """
 
-    stored: Collection[Node] = ()
+    read_rounded: Set[Node] = frozenset()
     values: dict[Node, Node] = field(default_factory=dict)
     rounded: set[Node] = field(default_factory=set)
 
     def rebuild(self, n: Node, operands: tuple[Node, ...]) -> Node:
         """Return `n` of the operands of the new graph, rounded after it is computed; record what it was before."""
         narrow = self.rebuilt(n, operands)
-        if n in self.stored:
+        if n in self.read_rounded:
             self.values.pop(narrow, None)
         return narrow
 
     def rebuilt(self, n: Node, operands: tuple[Node, ...]) -> Node:
-        """Return the same of a node that may not be stored."""
+        """Return the same of a node that others may read unrounded."""
         if isinstance(n.result_type, tuple) or not operands or not n.dtype.is_float:
             return n.with_operands(operands)
         x, total = operands[0], n.dtype.compute
         if is_cast(n) and n.dtype.is_reduced_float and x.dtype == total:
             return self.record(n.with_operands(operands), x, rounded=True)
+        if is_cast(n) and x in self.values and is_contraction_node(viewed(self.values[x])):
+            return ops.as_dtype(self.wide(x), n.dtype)
         if is_cast(n) or not n.dtype.is_reduced_float:
-            return ops.as_dtype(self.wide(x), n.dtype) if is_cast(n) else n.with_operands(operands)
+            return n.with_operands(operands)
         if is_contraction_node(n) and "dtype" in n.attrs:
             return self.round(n, with_sum_dtype(n, operands, total))
         if x in self.values and is_view(n.structure, n) and len(operands) == 1:

@@ -79,11 +79,21 @@ def test_what_is_stored_is_read_again() -> None:
     [
         "%z = matmul %x, %w",
         "%y = matmul %x, %w  %z = floor %y",
+        "%y = matmul %x, %w  %d = div %y, %c  %z = round %d",
+        "%d = mul %x, %x  %z = cast %d {dtype=f32}",
         "%y = matmul %x, %w  %z = gt %y, %c",
         "%y = exp %x  %z = matmul %y, %w",
         "%y = exp %x  %z = sum %y {dims=[1]}",
     ],
-    ids=["nothing follows", "steps", "a comparison", "a product", "a sum"],
+    ids=[
+        "nothing follows",
+        "steps",
+        "what steps depend on",
+        "a cast of the program",
+        "a comparison",
+        "a product",
+        "a sum",
+    ],
 )
 def test_values_that_stay_rounded(lines: str) -> None:
     check_pass("defer-rounding", unchanged=kernel(lines))
