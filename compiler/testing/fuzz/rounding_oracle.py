@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from compiler.analysis.contraction_nodes import is_contraction_node
 from compiler.ir.float_format import Array
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, INPUT, Node
@@ -32,7 +33,7 @@ from compiler.ir.interpret.graph import evaluate_node
 from compiler.ir.interpret.structure import evaluate_structure
 from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
-from compiler.ir.types import DType, f32
+from compiler.ir.types import DType, bf16, f32
 from compiler.passes.manager import run_pipeline
 from compiler.testing.fuzz.error_bounds import error_bounds, has_known_integers, is_flushing, resolution
 
@@ -47,6 +48,10 @@ ROUNDING_UNITS = 4
 
 RECOMPUTE_PROBABILITY = 0.25
 """Probability that a use observes the value of the previous run; chosen empirically."""
+
+
+FLUSH_PROBABILITY = 0.5
+"""Probability that a product of bf16 treats subnormal numbers as zeros, as `vdpbf16ps` does."""
 
 
 @dataclass(frozen=True)
@@ -237,6 +242,14 @@ def run_perturbed(
     return _run_graph(graph, values, perturbation, rounded)
 
 
+def flushed_operands(node: Node, operands: list[Value]) -> list[Value]:
+    """Return the operands of a product of bf16 without subnormal numbers; those of other nodes as they are."""
+    if not is_contraction_node(node) or not all(o.dtype == bf16 for o in node.operands):
+        return operands
+    tiny = resolution(bf16)[1]
+    return [torch.where(x.abs() < tiny, torch.zeros_like(x), x) for x in operands]
+
+
 def _run_graph(
     graph: Graph, inputs: Sequence[Value], perturbation: PerturbedRun | None, rounded: bool
 ) -> dict[Node, Value]:
@@ -247,6 +260,8 @@ def _run_graph(
         operands = [perturbation.observed_value(o, values[o]) if perturbation else values[o] for o in node.operands]
         if perturbation and not rounded:
             operands = [_with_float64_noise(o, perturbation.rng) for o in operands]
+        if perturbation and rounded and perturbation.rng.random() < FLUSH_PROBABILITY:
+            operands = flushed_operands(node, operands)
         if isinstance(node.structure, Recurrence):
             inner = replace(perturbation, previous_values={}) if perturbation else None
             body = partial(_graph_outputs, node.attrs["body"], inner, rounded)
