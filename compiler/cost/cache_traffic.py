@@ -126,8 +126,10 @@ class CacheTraffic:
                 lost = sum(part * self.lost_part(d / CACHE_LINE_BYTES / level.lines) for part, d in parts)
                 fetched = max(0.0, f.fetched[level] - f.touched * (1 - max(share, lost)))
                 transfers = self.machine.store_transfers if any(a.is_store for a in f.accesses) else 1.0
-                scattered = self.scattered_shares[n]
-                each = level.miss_cycles * (1 - scattered) + level.scattered_cycles * scattered
+                each = level.miss_cycles
+                if fetched and level.scattered_cycles != each:
+                    scattered = self.scattered_shares[n]
+                    each = each * (1 - scattered) + level.scattered_cycles * scattered
                 total += fetched * each * transfers
         return total
 

@@ -11,16 +11,22 @@ from compiler.cost.issue import Issue, called
 from compiler.cost.kernel_time import KernelCycles
 from compiler.cost.machine import AVX512, Machine
 from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.tile.kernel import For, Kernel
 
 
 def counted(body: str, dtype: str = "f32", machine: Machine = AVX512) -> Issue:
     """Count the operations of statements on a vector of %x and of %y, the rows of %z."""
     params = f"in %x: {dtype}[16], in %y: {dtype}[16], out %z: {dtype}[4, 16]"
     kernel = parse_kernel(f"kernel @k({params}) {{ for %i in 0..16 tile 16 lanes 16 unroll 1 {{ {body} }} }}")
+    return inside_loop(kernel, machine)
+
+
+def inside_loop(kernel: Kernel, machine: Machine = AVX512) -> Issue:
+    """Count the operations of one iteration of a kernel's loop."""
     accesses = Accesses(kernel)
     (loop,) = accesses.kernel.body
-    cycles = KernelCycles(accesses, machine)
-    return cycles.block(loop.body, {"i": loop.range}).straight  # type: ignore[union-attr]  # a loop
+    assert isinstance(loop, For)
+    return KernelCycles(accesses, machine).block(loop.body, {loop.range.var: loop.range}).straight
 
 
 def test_what_is_known_of_each_iteration_costs_nothing() -> None:
@@ -37,10 +43,7 @@ def test_scalars_are_not_computed_in_vector_units() -> None:
     kernel = parse_kernel(f"""kernel @k(in %m: i64[1], in %x: f32[16], in %y: f32[16], out %z: f32[1, 16]) {{
       for %i in 0..16 tile 16 lanes 16 {{ {mask} }}
     }}""")
-    accesses = Accesses(kernel)
-    (loop,) = accesses.kernel.body
-    cost = KernelCycles(accesses, AVX512).block(loop.body, {"i": loop.range})  # type: ignore[union-attr]
-    assert cost.straight.additions == 1  # the selection, not the comparison
+    assert inside_loop(kernel).additions == 1  # the selection, not the comparison
 
 
 def test_equal_values_are_computed_once() -> None:

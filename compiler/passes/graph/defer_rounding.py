@@ -34,11 +34,13 @@ class DeferRounding(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         new: dict[Node, Node] = {}
         for n in ir.nodes:
-            if isinstance(n.structure, Fused):
-                body = n.attrs["body"].map_nodes(UnroundedValues(values_read_rounded(n.attrs["body"])).rebuild)
-                saved = rounding_count(n.attrs["body"]) - rounding_count(body)
-                if saved > 0 and context.may_apply(self, f"{saved} values not rounded", n):
-                    new[n] = replace(n, attrs={**n.attrs, "body": body})
+            before = rounding_count(n.attrs["body"]) if isinstance(n.structure, Fused) else 0
+            if not before:
+                continue
+            body = n.attrs["body"].map_nodes(UnroundedValues(values_read_rounded(n.attrs["body"])).rebuild)
+            saved = before - rounding_count(body)
+            if saved > 0 and context.may_apply(self, f"{saved} values not rounded", n):
+                new[n] = replace(n, attrs={**n.attrs, "body": body})
         return ir.replace_nodes(new)
 
 

@@ -49,7 +49,6 @@ ROUNDING_UNITS = 4
 RECOMPUTE_PROBABILITY = 0.25
 """Probability that a use observes the value of the previous run; chosen empirically."""
 
-
 FLUSH_PROBABILITY = 0.5
 """Probability that a product of bf16 treats subnormal numbers as zeros, as `vdpbf16ps` does."""
 
