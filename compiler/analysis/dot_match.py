@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from compiler.analysis.accesses import Accesses
 from compiler.ir import scalar
-from compiler.ir.scalar import Const, Expr, Load
+from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.affine import coefficient
-from compiler.ir.symbolic.index_expr import floordiv, mod, substitute, var, variables
+from compiler.ir.symbolic.index_expr import Dim, floordiv, mod, substitute, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import Contraction, contraction_of, uncast
-from compiler.ir.tile.kernel import Kernel, Range, Reduce, Stmt
-from compiler.ir.types import TensorType, packed_dtype, with_innermost
+from compiler.ir.tile.kernel import Kernel, Let, Range, Reduce, Stmt
+from compiler.ir.tile.substitution import substitute_indices
+from compiler.ir.types import DType, TensorType, packed_dtype, u8, with_innermost
 from compiler.target import MatrixShape, find_widening_shape
 
 
@@ -36,6 +38,69 @@ class NoDot:
 
 class CannotPack(Exception):
     """Reason why neighbours along a range cannot be packed."""
+
+
+@dataclass(frozen=True)
+class WordField:
+    """The bits of `mask` that begin at bit `start` of an integer `word`, as an integer `dtype` of 8 bits."""
+
+    dtype: DType
+    word: Expr
+    start: Dim
+    mask: int
+
+    @property
+    def used_names(self) -> frozenset[str]:
+        """Names that the word and the start depend on."""
+        return self.word.used_names | variables(self.start)
+
+    def pack(self, r: Range, count: int) -> Expr:
+        """Return the fields of `count` neighbours along `r`, which are bytes of one word; CannotPack if they are others.
+
+        %w[%k//8] >> (%k%4*8 + %k//4%2*4) & 15  ->  bitcast<u8x4>(%w[%k//2] >> %k%2*4 & 0x0f0f0f0f)
+        """
+        steps = [{r.var: var(r.var) * count + k} for k in range(count)]
+        words = [substitute_expr(self.word, s) for s in steps]
+        starts = [substitute(self.start, s) for s in steps]
+        packed = packed_dtype(self.dtype, count)
+        if packed.bits != self.word.dtype.bits or words.count(words[0]) < count:
+            raise CannotPack(f"neighbours along %{r.var} lie in several words")
+        if any(s - starts[0] != self.dtype.bits * k for k, s in enumerate(starts)):
+            raise CannotPack(f"neighbours along %{r.var} are not the bytes of a word")
+        masks = sum(self.mask << self.dtype.bits * k for k in range(count))
+        shifted = words[0] >> scalar.index_value(starts[0]).to(self.word.dtype)
+        return (shifted & as_signed(masks, packed.bits)).bitcast(packed)
+
+
+Operand: TypeAlias = Load | WordField
+"""What a dot product may read: an element of a buffer, or a byte of a word."""
+
+
+def match_field(e: Expr) -> WordField | None:
+    """Return the field of a word that an integer of 8 bits without sign is; None for others."""
+    if not (isinstance(e, PrimitiveCall) and e.primitive == "cast" and e.dtype == u8):
+        return None
+    x, mask = e.operands[0], 255
+    if isinstance(x, PrimitiveCall) and x.primitive == "and" and isinstance(x.operands[1], Const):
+        x, mask = x.operands[0], int(x.operands[1].value)
+    start: Dim = 0
+    while isinstance(x, PrimitiveCall) and x.primitive == "shr":
+        amount = scalar.as_index(uncast(x.operands[1]))
+        if amount is None:
+            return None
+        x, start = x.operands[0], start + amount
+    is_field = x.dtype.is_integer and bool(variables(start)) and 0 <= mask <= 255
+    return WordField(e.dtype, x, start, mask) if is_field else None
+
+
+def as_signed(bits: int, width: int) -> int:
+    """Return the signed integer of `width` bits."""
+    return bits - (1 << width) if bits >> width - 1 else bits
+
+
+def substitute_expr(e: Expr, values: Mapping[str, Dim]) -> Expr:
+    """Return `e` with other indices for variables."""
+    return substitute_indices(Let("", e), values).value
 
 
 def match_dots(table: Accesses, shapes: Collection[MatrixShape]) -> list[DotMatch | NoDot]:
@@ -61,7 +126,7 @@ def products_at_once(kernel: Kernel, stmt: Stmt, shapes: Collection[MatrixShape]
     if found is None:
         return 1
     lhs, rhs, count = found
-    shared = frozenset.intersection(*(frozenset().union(*map(variables, x.index)) for x in (lhs, rhs)))
+    shared = lhs.used_names & rhs.used_names
     lengths = [r.extent for r in contraction.reduction.ranges if r.var in shared]
     return count if any(isinstance(n, int) and n % count == 0 for n in lengths) else 1
 
@@ -96,24 +161,31 @@ def _all_reads_agree(table: Accesses, dot: DotMatch, found: Collection[DotMatch 
 
 def match_operands(
     roles: Mapping[str, str], c: Contraction, shapes: Collection[MatrixShape]
-) -> tuple[Load, Load, int] | None:
-    """Return the loads that a contraction multiplies, in the order of an instruction, and how many products that adds.
+) -> tuple[Operand, Operand, int] | None:
+    """Return what a contraction multiplies, in the order of an instruction, and how many products that adds.
 
     `roles` are those of all buffers.  Constants may be narrower than what the instruction multiplies.
     """
-    lhs, rhs = uncast(c.lhs), uncast(c.rhs)
-    if not isinstance(lhs, Load) or not isinstance(rhs, Load):
+    lhs, rhs = as_operand(c.lhs), as_operand(c.rhs)
+    if lhs is None or rhs is None:
         return None
     found = find_widening_shape(shapes, lhs.dtype, rhs.dtype, c.accumulator)
     if found is None:
         return None
     shape, dtypes = found
-    if any(x.dtype != d and roles[x.buffer] != "const" for x, d in zip((lhs, rhs), dtypes, strict=True)):
-        return None
+    for x, d in zip((lhs, rhs), dtypes, strict=True):
+        if x.dtype != d and not (isinstance(x, Load) and roles[x.buffer] == "const"):
+            return None
     return (lhs, rhs, shape.k) if f"{dtypes[0]}" == shape.lhs else (rhs, lhs, shape.k)
 
 
-def match_dot(table: Accesses, stmt: Reduce, lhs: Load, rhs: Load, count: int) -> DotMatch | NoDot:
+def as_operand(e: Expr) -> Operand | None:
+    """Return the load that a factor widens, or the field of a word; None for others."""
+    narrow = uncast(e)
+    return narrow if isinstance(narrow, Load) else match_field(narrow)
+
+
+def match_dot(table: Accesses, stmt: Reduce, lhs: Operand, rhs: Operand, count: int) -> DotMatch | NoDot:
     """Return how to add `count` products at once, along the last range that allows it, or why none does."""
     reasons = []
     for r in reversed(stmt.ranges):
@@ -124,19 +196,27 @@ def match_dot(table: Accesses, stmt: Reduce, lhs: Load, rhs: Load, count: int) -
     return NoDot(stmt, "; ".join(dict.fromkeys(reasons)))
 
 
-def pack_along(table: Accesses, stmt: Reduce, r: Range, lhs: Load, rhs: Load, count: int) -> DotMatch:
+def pack_along(table: Accesses, stmt: Reduce, r: Range, lhs: Operand, rhs: Operand, count: int) -> DotMatch:
     """Pack `count` neighbours along `r`; CannotPack if operands or range do not allow that."""
     if r.lo != 0 or not isinstance(r.extent, int) or r.extent % count or stmt.body or r.tile > 1:
         raise CannotPack(f"the range of %{r.var} does not consist of groups of {count}")
-    operands = [pack_load(table, x, r, count) for x in (lhs, rhs)]
-    if lhs.buffer == rhs.buffer and operands[0][1] != operands[1][1]:
-        raise CannotPack(f"%{lhs.buffer} would be packed along two dimensions")
-    if not any(isinstance(e, Load) for e, _ in operands):
+    types = dict[str, TensorType]()
+    operands = [pack_operand(table, x, r, count, types) for x in (lhs, rhs)]
+    if not any(isinstance(e, Load) for e in operands):
         raise CannotPack(f"neither operand is contiguous along %{r.var}")
     ranges = tuple(q.with_(hi=r.extent // count) if q is r else q for q in stmt.ranges)
-    value = scalar.call_primitive("dot", *(e for e, _ in operands), dtype=stmt.value.dtype)
-    types = {x.buffer: t for x, (_, t) in zip((lhs, rhs), operands, strict=True)}
+    value = scalar.call_primitive("dot", *operands, dtype=stmt.value.dtype)
     return DotMatch(stmt, replace(stmt, ranges=ranges, value=value), types)
+
+
+def pack_operand(table: Accesses, x: Operand, r: Range, count: int, types: dict[str, TensorType]) -> Expr:
+    """Return `count` neighbours along `r`, packed; adds the type that the buffer of a load needs to `types`."""
+    if isinstance(x, WordField):
+        return x.pack(r, count)
+    packed, type_ = pack_load(table, x, r, count)
+    if types.setdefault(x.buffer, type_) != type_:
+        raise CannotPack(f"%{x.buffer} would be packed along two dimensions")
+    return packed
 
 
 def pack_load(table: Accesses, load: Load, r: Range, count: int) -> tuple[Expr, TensorType]:

@@ -108,7 +108,10 @@ def is_never_empty(n: Node) -> bool:
     return all(map(holds_somewhere, guards, inner))
 
 
-def reads_once(n: Node) -> bool:
-    """Return True if a contraction reads each element of its largest operand once, as a vector times a matrix does."""
+def reads_once(n: Node, rows: int = 1) -> bool:
+    """Return True if a contraction reads each element of its largest operand once, for `rows` rows together.
+
+    A vector times a matrix does, and so do a few rows that one register tile holds.
+    """
     products = prod(map(dim_hint, (*n.shape, *reduction_extents(n).values())))
-    return products <= max(prod(map(dim_hint, o.shape)) for o in n.operands)
+    return products <= rows * max(prod(map(dim_hint, o.shape)) for o in n.operands)

@@ -63,7 +63,9 @@ class ContractionProblem:
     `results_per_column`: contiguous results that a row has per column, each in a vector of its own.
     `unpacked`: the operand along lanes is not packed, so a tile skips the columns of other tiles in memory.
     `panel_stride`: bytes between its steps in memory, 0 if it is packed.
-    `sums`: accumulators of each result, more than one if the sum is part of others inside the lane loop.
+    `sums`: accumulators of each result, more than one if the sum is part of others inside the lane loop; `column_sums`: those
+    of all rows of a column, which another sum adds.
+    `vector_registers`: those of each vector of the operand along lanes, more than one if it is computed from what is loaded.
     """
 
     columns: int
@@ -79,6 +81,8 @@ class ContractionProblem:
     unpacked: bool = False
     panel_stride: int = 0
     sums: int = 1
+    column_sums: int = 0
+    vector_registers: int = 1
 
     def has_contiguous_rows(self, w: OperandWindow) -> bool:
         """Return True if neighbouring rows of `w` are at most a cache line per element of stride apart."""
@@ -256,7 +260,7 @@ def fits_registers(block: RegisterTile, problem: ContractionProblem, machine: Ma
     hides_latency = bool(windows) and block.rows * block.registers > machine.fma_per_cycle * machine.fma_latency
     contiguous = [problem.has_contiguous_rows(w) for w in windows]
     broadcasts = 0 if any(contiguous) else max(2, block.rows if problem.taps_overlap else 0)
-    per_vector = block.rows * problem.sums + 1
+    per_vector = block.rows * problem.sums + problem.column_sums + problem.vector_registers
     for w, c in zip(windows, contiguous, strict=True):
         per_vector += w.live_registers(block.rows, c) if hides_latency else block.rows
     return per_vector * block.registers + broadcasts + machine.epilogue_registers * hides_latency <= machine.registers

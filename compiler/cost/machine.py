@@ -40,12 +40,13 @@ ORIGINS = (RANKED, TIMED, COUNTED, LISTED, DATA_SHEET, PUBLISHED, UNMEASURED)
 N = TypeVar("N", bound=float)
 
 
-def quantity(default: N, unit: str, meaning: str, origin: str) -> N:
+def quantity(default: N, unit: str, meaning: str, origin: str, least: int = 1) -> N:
     """Declare a field of a description: its unit, what it means, and the microbenchmark that measures it or its origin.
 
-    The default describes a Zen 5 server core.
+    The default describes a Zen 5 server core.  `least` is 0 for what a machine may do without, else 1 for any positive number.
     """
-    result: N = field(default=default, metadata={"unit": unit, "meaning": meaning, "origin": origin})
+    metadata = {"unit": unit, "meaning": meaning, "origin": origin, "least": least}
+    result: N = field(default=default, metadata=metadata)
     return result
 
 
@@ -122,7 +123,9 @@ class Caches:
     store_transfers: float = quantity(1.5, "transfers", "For a line that is read and written back.", RANKED)
     kept_share: float = quantity(0.75, "share", "Of a cache, up to which all data stay in it.", RANKED)
     lost_share: float = quantity(1.25, "share", "Of a cache, from which on no data stay.", RANKED)
-    prefetch_distance: int = quantity(16384, "bytes", "From a step to the panel that it prefetches from memory.", TIMED)
+    prefetch_distance: int = quantity(
+        16384, "bytes", "From a step to the panel that it prefetches from memory; 0 for none.", TIMED, least=0
+    )
     strided_prefetch_steps: int = quantity(
         8, "steps", "From a step to the row, far away in memory, that it prefetches.", TIMED
     )
@@ -422,7 +425,7 @@ class GPU(Machine):
 
 
 FIELDS = {f.name: f for kind in (GPU, Machine) for f in fields(kind)}
-"""Every field of a description by name; its metadata has `unit`, `meaning` and `origin`."""
+"""Every field of a description by name; its metadata has `unit`, `meaning`, `origin` and `least`."""
 
 MACHINE_FOLDER = Path(__file__).parent / "machines"
 """Descriptions that are shipped."""
@@ -463,8 +466,9 @@ def machine_from_fields(given: Mapping[str, object], base: str, where: str, defa
             )
         kind = type(known_fields[name].default)
         kinds = (int, float) if kind is float else (kind,)
-        if type(value) not in kinds or (kinds != (bool,) and value <= 0):  # type: ignore[operator]  # a number
-            raise TargetError(f"{where}: {name} takes a positive {kinds[-1].__name__}, not {value!r}")
+        positive = "positive " * known_fields[name].metadata["least"]
+        if type(value) not in kinds or (kinds != (bool,) and (value < 0 or (positive and value == 0))):  # type: ignore[operator]  # a number
+            raise TargetError(f"{where}: {name} takes a {positive}{kinds[-1].__name__}, not {value!r}")
     return replace(described, **given)  # type: ignore[arg-type]  # checked above
 
 

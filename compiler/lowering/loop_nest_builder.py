@@ -14,6 +14,7 @@ from typing import Any
 
 from compiler.ir.scalar import Const, Expr, IndexValue, Ref
 from compiler.ir.symbolic.index_expr import Dim, var, variables
+from compiler.ir.tile.contraction import uncast
 from compiler.ir.tile.kernel import Block, For, Let, Range, Stmt
 from compiler.ir.tile.uses import names_read
 
@@ -91,8 +92,10 @@ class LoopNestBuilder:
         self.current_level.stmts.append(stmt)
 
     def bind_unless_trivial(self, value: Expr, prefix: str = "v") -> Expr:
-        """Return `value` if it is a name, constant or index, else bind it to a new name."""
-        return value if isinstance(value, (Ref, Const, IndexValue)) else self.bind(value, prefix)
+        """Return `value` if it is a name, constant or index, as an integer of any width, else bind it to a new name."""
+        plain = uncast(value) if value.dtype.is_integer else value
+        trivial = isinstance(value, (Ref, Const)) or isinstance(plain, IndexValue)
+        return value if trivial else self.bind(value, prefix)
 
     def bind(self, value: Expr, prefix: str = "v") -> Ref:
         """Bind `value` to a new name in the outermost level where its operands are defined."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from compiler.ir.scalar import Expr, PrimitiveCall
-from compiler.ir.tile.kernel import Reduce, Stmt, walk
+from compiler.ir.symbolic.index_expr import product
+from compiler.ir.tile.kernel import Reduce, Stmt, dim_hint, walk
 from compiler.ir.types import DType
 
 
@@ -61,9 +62,13 @@ def uncast(e: Expr) -> Expr:
     return e.operands[0] if isinstance(e, PrimitiveCall) and e.primitive == "cast" else e
 
 
-def adds_contractions(s: Stmt) -> bool:
-    """Return True for a reduction that computes a contraction in each step, with an operand that other steps read again."""
-    if not isinstance(s, Reduce):
+def adds_contractions(s: Stmt, max_rows: int) -> bool:
+    """Return True for a reduction that computes a contraction in each step, with a factor that other steps read again.
+
+    Up to `max_rows` steps do not count, which are the rows of a register tile.
+    """
+    if not isinstance(s, Reduce) or dim_hint(product(r.extent for r in s.ranges)) <= max_rows:
         return False
     steps = {r.var for r in s.ranges}
-    return any(not steps & e.used_names for c in walk(s.body) if is_contraction(c) for e in c.value.loads)
+    contractions = filter(None, map(contraction_of, walk(s.body)))
+    return any(not steps & e.used_names for c in contractions for e in (c.lhs, c.rhs) if e.loads)

@@ -23,6 +23,7 @@ from compiler.ir.graph.structure import (
     ConstantLinear,
     Elementwise,
     Fused,
+    Generate,
     IndexMap,
     Leaf,
     Opaque,
@@ -148,7 +149,8 @@ class GroupSearch:
     def fusion(self, n: Node, g: Group, as_output: bool = False, recomputed: bool = False) -> Fusion | None:
         """Return how to add `n` to `g`, alone or with producers that only make sense with it; None if that costs more.
 
-        It is added alone if it becomes an output, or is `recomputed` in other groups too.
+        It is added alone if it becomes an output; with what it is computed from, if that are indices alone, if it is `recomputed`
+        in other groups too.
         """
         if len(g.members) == 1 and concat_offsets(g.root) is not None and self.has_reduction_producer(n):
             self.context.missed(self.options, f"written in place inside {g.root.op.name}", n)
@@ -158,7 +160,7 @@ class GroupSearch:
             self.context.missed(self.options, f"not fused into {g.root.op.name}: its operands are written in place", n)
             return None
         machine, why, lost = self.context.machine, "", 0.0
-        for more in [[]] if as_output or recomputed else self.producer_sets(n, g):
+        for more in self.producer_sets(n, g) if not (as_output or recomputed) else [self.index_producers(n)] if recomputed else [[]]:
             fused_group = Group(g.root, g.members | {n, *more}, [*g.extra_outputs, n] if as_output else g.extra_outputs)
             if self.is_too_large(fused_group):
                 continue
@@ -261,7 +263,7 @@ class GroupSearch:
         """Return the values computed for `n` and `g` only, down to contractions: `n` may fit only with all of them."""
 
         def is_plain(m: Node) -> bool:
-            plain = isinstance(m.structure, (Elementwise, IndexMap))
+            plain = isinstance(m.structure, (Elementwise, IndexMap, Generate))
             return m not in self.outputs and (plain or (isinstance(m.structure, Reduction) and len(m.operands) < 2))
 
         inside = {n, *g.members}
@@ -279,6 +281,14 @@ class GroupSearch:
             return plain and m not in self.outputs and not self.epilogue_chain(m)
 
         return exclusive_producers(self.graph, self.order, [n], {n, *g.members}, joins) if joins(n) else []
+
+    def index_producers(self, n: Node) -> list[Node]:
+        """Return what `n` alone is computed from if it is a few operations on indices, else nothing."""
+
+        def joins(m: Node) -> bool:
+            return m not in self.outputs and scalar_value(m) is None
+
+        return exclusive_producers(self.graph, self.order, [n], {n}, joins) if is_cheap_index_expr(n) else []
 
     def is_cheap_to_recompute(self, n: Node) -> bool:
         """Return True if recomputing `n` in each user reads no more bytes than its result has.
@@ -416,8 +426,8 @@ class GroupSearch:
             return "each tap would load the pixels of its products again: materialized"
         sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
         read = preorder([o for n in sums for o in n.operands], frozenset(body.nodes))
-        share_nothing = all(map(reads_once, sums)) and frozenset(sums).isdisjoint(read)
-        is_nested = any(map(adds_contractions, tile.walk(kernel.body)))
+        share_nothing = all(reads_once(n, machine.min_block_rows) for n in sums) and frozenset(sums).isdisjoint(read)
+        is_nested = any(adds_contractions(s, machine.min_block_rows) for s in tile.walk(kernel.body))
         for n in sums if is_nested else sums[:-1]:
             if not share_nothing and hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
                 return f"{n.op.name} shrinks its operands: materialized"

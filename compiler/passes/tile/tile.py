@@ -11,10 +11,11 @@ from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.contraction import ContractionProblem, OperandWindow, RegisterTile, best_common_width, ranked_tiles
 from compiler.cost.machine import Machine
 from compiler.cost.vectorization import transpose_loops
+from compiler.ir.scalar import Expr, Load
 from compiler.ir.symbolic.affine import stride
 from compiler.ir.symbolic.index_expr import Dim, interval, product, variables
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.contraction import is_contraction
+from compiler.ir.tile.contraction import contraction_of, is_contraction, uncast
 from compiler.ir.tile.kernel import For, Kernel, Let, Range, Reduce, Stmt, dim_hint
 from compiler.ir.tile.substitution import with_unique_names
 from compiler.passes.base import Context, TilePass, from_machine, register
@@ -190,7 +191,10 @@ class Tile(TilePass):
         # local buffers have one copy for each column that is held
         unpacked = any(table.roles[a.buffer] != "const" for a in lane_reads) and not table.local_bytes(lane.var)
         inside = enclosing_loops[enclosing_loops.index(lane) + 1 :]
-        sums = 1 + len({id(t) for r in inside if isinstance(t := table.loops[r.var][1], Reduce)})
+        outer_sums = list({id(t): t for r in inside if isinstance(t := table.loops[r.var][1], Reduce)}.values())
+        row_sum = table.loops[row.var][1] if row is not None else None
+        sums_rows = isinstance(row_sum, Reduce)
+        column_sums = outer_sums.index(row_sum) if isinstance(row_sum, Reduce) else 0
         step = s.ranges[-1].var
         strides = [abs(table.stride(a, step) or 0) * table.types[a.buffer].dtype.bytes for a in lane_reads if unpacked]
         problem = ContractionProblem(
@@ -201,7 +205,9 @@ class Tile(TilePass):
             windows,
             unpacked=unpacked,
             panel_stride=gcd(*strides),
-            sums=sums,
+            sums=len(outer_sums) - column_sums + (not sums_rows),
+            column_sums=column_sums,
+            vector_registers=1 + any(is_computed(f) for f in lane_factors(s, lane)),
         )
         interleaved_loops = tuple[Range, ...]()
         if row is not None:
@@ -214,7 +220,7 @@ class Tile(TilePass):
                 lane_stride=lane_stride,
                 results_per_column=dim_hint(product(r.extent for r in interleaved_loops)),
             )
-        return [ContractionNest(s.name, row, interleaved_loops, lane, problem, panels, enclosing_loops)]
+        return [ContractionNest(s.name, row, interleaved_loops, lane, problem, panels, enclosing_loops, sums_rows)]
 
     def choose_tiles(
         self, blocks: list[ContractionNest], sizes: dict[str, int], machine: Machine, context: Context
@@ -226,7 +232,7 @@ class Tile(TilePass):
         else:
             tiles = best_common_width([(b.rows, b.problem) for b in blocks], machine)[1]
         for k, (b, choice) in enumerate(zip(blocks, tiles, strict=True)):
-            height = min(self.rows or choice.rows, b.rows)
+            height = b.height(min(self.rows or choice.rows, b.rows))
             width = min(self.columns or b.width(choice), b.problem.columns)
             rows = f"{height} rows" + (f" x {b.problem.results_per_column}" if b.interleaved_loops else "")
             message = f"{rows} x {width} columns in {b.lane.lanes} lanes for %{b.name}"
@@ -246,15 +252,31 @@ class Tile(TilePass):
 
     @staticmethod
     def row_loop(table: Accesses, reads: list[Access], lane: Range, enclosing_loops: tuple[Range, ...]) -> Range | None:
-        """Return the longest parallel loop along which most loads that vary across lanes are reused, or None."""
+        """Return the longest loop along which most loads that vary across lanes are reused, or None: a parallel one, or a sum's."""
         lane_reads = [a for a in reads if table.depends_on(a, lane.var)]
 
         def reuse_count(r: Range) -> int:
             return sum(not table.depends_on(a, r.var) for a in lane_reads)
 
         reuse_loops = [r for r in enclosing_loops if r is not lane and r.extent not in (0, 1) and reuse_count(r)]
-        used = [r for r in reuse_loops if any(table.depends_on(a, r.var) for a in reads) and table.is_parallel(r.var)]
+        used = [r for r in reuse_loops if any(table.depends_on(a, r.var) for a in reads) and is_tileable(table, r)]
         return max(used, key=lambda r: (reuse_count(r), tile.extent_hint(r), enclosing_loops.index(r)), default=None)
+
+
+def lane_factors(s: Reduce, lane: Range) -> list[Expr]:
+    """Return the factors of a contraction that vary along lanes."""
+    contraction = contraction_of(s)
+    return [f for f in (contraction.lhs, contraction.rhs) if lane.var in f.used_names] if contraction else []
+
+
+def is_computed(factor: Expr) -> bool:
+    """Return True for a factor that is more than a load, converted or not."""
+    return not isinstance(uncast(factor), Load)
+
+
+def is_tileable(table: Accesses, r: Range) -> bool:
+    """Return True if iterations of a loop may be computed together: it is parallel, or adds a fixed number of terms."""
+    return table.is_parallel(r.var) or (isinstance(table.loops[r.var][1], Reduce) and isinstance(r.extent, int))
 
 
 def reads_lanes(table: Accesses, s: Stmt, lane: Range) -> bool:
@@ -319,7 +341,7 @@ def operand_window(table: Accesses, a: Access, row_var: str, last: Range) -> Ope
 class ContractionNest:
     """Loops and shape of a contraction: row loop (if any), loops whose results lie between its rows, and lane loop.
 
-    `panels` are the constants that it reads.
+    `panels` are the constants that it reads.  `sums_rows` if another sum adds what the rows compute.
     """
 
     name: str
@@ -329,10 +351,15 @@ class ContractionNest:
     problem: ContractionProblem
     panels: frozenset[str]
     enclosing_loops: tuple[Range, ...]
+    sums_rows: bool = False
 
     @property
     def rows(self) -> int:
         return tiling_extent(self.row.extent) if self.row is not None else 1
+
+    def height(self, rows: int) -> int:
+        """Return how many of `rows` a tile may have: a sum's loop consists of whole tiles."""
+        return rows if self.row is None or not self.sums_rows else max(n for n in range(1, rows + 1) if self.rows % n == 0)
 
     def with_max_columns(self, columns: int) -> ContractionNest:
         """Limit the columns to the tile that another nest needs for the same lane loop."""
