@@ -82,7 +82,7 @@ def match_field(e: Expr) -> WordField | None:
         return None
     x, mask = e.operands[0], 255
     if isinstance(x, PrimitiveCall) and x.primitive == "and" and isinstance(x.operands[1], Const):
-        x, mask = x.operands[0], int(x.operands[1].value)
+        mask, x = int(x.operands[1].value), x.operands[0]
     start: Dim = 0
     while isinstance(x, PrimitiveCall) and x.primitive == "shr":
         amount = scalar.as_index(uncast(x.operands[1]))

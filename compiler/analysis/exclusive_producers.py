@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Set
 
+from compiler.analysis.demand import is_cheap_index_expr
 from compiler.ir.graph.graph import Graph
-from compiler.ir.graph.node import Node
+from compiler.ir.graph.node import Node, scalar_value
 
 
 def exclusive_producers(
@@ -27,3 +28,12 @@ def exclusive_producers(
             for o in m.operands:
                 heapq.heappush(later_first, -order[o])
     return producers
+
+
+def index_producers(graph: Graph, order: Mapping[Node, int], n: Node) -> list[Node]:
+    """Return what only `n` uses of the values that it is computed from, if it applies a few operations to indices; else nothing."""
+
+    def joins(m: Node) -> bool:
+        return m not in graph.outputs and scalar_value(m) is None
+
+    return exclusive_producers(graph, order, [n], {n}, joins) if is_cheap_index_expr(n) else []

@@ -40,13 +40,12 @@ ORIGINS = (RANKED, TIMED, COUNTED, LISTED, DATA_SHEET, PUBLISHED, UNMEASURED)
 N = TypeVar("N", bound=float)
 
 
-def quantity(default: N, unit: str, meaning: str, origin: str, least: int = 1) -> N:
+def quantity(default: N, unit: str, meaning: str, origin: str) -> N:
     """Declare a field of a description: its unit, what it means, and the microbenchmark that measures it or its origin.
 
-    The default describes a Zen 5 server core.  `least` is 0 for what a machine may do without, else 1 for any positive number.
+    The default describes a Zen 5 server core.
     """
-    metadata = {"unit": unit, "meaning": meaning, "origin": origin, "least": least}
-    result: N = field(default=default, metadata=metadata)
+    result: N = field(default=default, metadata={"unit": unit, "meaning": meaning, "origin": origin})
     return result
 
 
@@ -123,8 +122,9 @@ class Caches:
     store_transfers: float = quantity(1.5, "transfers", "For a line that is read and written back.", RANKED)
     kept_share: float = quantity(0.75, "share", "Of a cache, up to which all data stay in it.", RANKED)
     lost_share: float = quantity(1.25, "share", "Of a cache, from which on no data stay.", RANKED)
-    prefetch_distance: int = quantity(
-        16384, "bytes", "From a step to the panel that it prefetches from memory; 0 for none.", TIMED, least=0
+    prefetch_distance: int = quantity(16384, "bytes", "From a step to the panel that it prefetches from memory.", TIMED)
+    prefetched_operations: int = quantity(
+        1 << 20, "operations", "Most on a line of a panel for a few rows that waits for a prefetch.", TIMED
     )
     strided_prefetch_steps: int = quantity(
         8, "steps", "From a step to the row, far away in memory, that it prefetches.", TIMED
@@ -425,7 +425,7 @@ class GPU(Machine):
 
 
 FIELDS = {f.name: f for kind in (GPU, Machine) for f in fields(kind)}
-"""Every field of a description by name; its metadata has `unit`, `meaning`, `origin` and `least`."""
+"""Every field of a description by name; its metadata has `unit`, `meaning` and `origin`."""
 
 MACHINE_FOLDER = Path(__file__).parent / "machines"
 """Descriptions that are shipped."""
@@ -466,9 +466,8 @@ def machine_from_fields(given: Mapping[str, object], base: str, where: str, defa
             )
         kind = type(known_fields[name].default)
         kinds = (int, float) if kind is float else (kind,)
-        positive = "positive " * known_fields[name].metadata["least"]
-        if type(value) not in kinds or (kinds != (bool,) and (value < 0 or (positive and value == 0))):  # type: ignore[operator]  # a number
-            raise TargetError(f"{where}: {name} takes a {positive}{kinds[-1].__name__}, not {value!r}")
+        if type(value) not in kinds or (kinds != (bool,) and value <= 0):  # type: ignore[operator]  # a number
+            raise TargetError(f"{where}: {name} takes a positive {kinds[-1].__name__}, not {value!r}")
     return replace(described, **given)  # type: ignore[arg-type]  # checked above
 
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
-from compiler.analysis.exclusive_producers import exclusive_producers
+from compiler.analysis.exclusive_producers import exclusive_producers, index_producers
 from compiler.analysis.operand_reuse import reread_bytes
 from compiler.analysis.placement import concat_offsets, copy_and_fill_kernel
 from compiler.analysis.reduction_domains import reads_once
@@ -100,9 +100,7 @@ class GroupSearch:
         self.group_costs: dict[Hashable, float | str] = {}  # by nodes of a group
         self.bodies: dict[Hashable, tuple[Graph, tuple[Node, ...]]] = {}
         self.single_groups: dict[Node, Group] = {}
-        self.rebuilt: dict[
-            Node | Graph, tuple[tuple[Node, ...], tuple[Node, ...]]
-        ] = {}  # operands and results last time
+        self.rebuilt: dict[Node | Graph, tuple[tuple[Node, ...], tuple[Node, ...]]] = {}  # operands, results
 
     def run(self) -> Graph:
         fusible = [n for n in self.graph.nodes if not isinstance(n.structure, UNFUSED)]
@@ -149,8 +147,7 @@ class GroupSearch:
     def fusion(self, n: Node, g: Group, as_output: bool = False, recomputed: bool = False) -> Fusion | None:
         """Return how to add `n` to `g`, alone or with producers that only make sense with it; None if that costs more.
 
-        It is added alone if it becomes an output; with what it is computed from, if that are indices alone, if it is `recomputed`
-        in other groups too.
+        It is added alone if it becomes an output, and with the indices that it depends on if it is `recomputed` in other groups too.
         """
         if len(g.members) == 1 and concat_offsets(g.root) is not None and self.has_reduction_producer(n):
             self.context.missed(self.options, f"written in place inside {g.root.op.name}", n)
@@ -160,7 +157,8 @@ class GroupSearch:
             self.context.missed(self.options, f"not fused into {g.root.op.name}: its operands are written in place", n)
             return None
         machine, why, lost = self.context.machine, "", 0.0
-        for more in self.producer_sets(n, g) if not (as_output or recomputed) else [self.index_producers(n)] if recomputed else [[]]:
+        alone = [index_producers(self.graph, self.order, n) if recomputed else []]
+        for more in alone if as_output or recomputed else self.producer_sets(n, g):
             fused_group = Group(g.root, g.members | {n, *more}, [*g.extra_outputs, n] if as_output else g.extra_outputs)
             if self.is_too_large(fused_group):
                 continue
@@ -263,8 +261,8 @@ class GroupSearch:
         """Return the values computed for `n` and `g` only, down to contractions: `n` may fit only with all of them."""
 
         def is_plain(m: Node) -> bool:
-            plain = isinstance(m.structure, (Elementwise, IndexMap, Generate))
-            return m not in self.outputs and (plain or (isinstance(m.structure, Reduction) and len(m.operands) < 2))
+            is_sum = isinstance(m.structure, Reduction) and len(m.operands) < 2
+            return m not in self.outputs and (is_sum or isinstance(m.structure, (Elementwise, IndexMap, Generate)))
 
         inside = {n, *g.members}
         return exclusive_producers(self.graph, self.order, inside, inside, is_plain)
@@ -281,14 +279,6 @@ class GroupSearch:
             return plain and m not in self.outputs and not self.epilogue_chain(m)
 
         return exclusive_producers(self.graph, self.order, [n], {n, *g.members}, joins) if joins(n) else []
-
-    def index_producers(self, n: Node) -> list[Node]:
-        """Return what `n` alone is computed from if it is a few operations on indices, else nothing."""
-
-        def joins(m: Node) -> bool:
-            return m not in self.outputs and scalar_value(m) is None
-
-        return exclusive_producers(self.graph, self.order, [n], {n}, joins) if is_cheap_index_expr(n) else []
 
     def is_cheap_to_recompute(self, n: Node) -> bool:
         """Return True if recomputing `n` in each user reads no more bytes than its result has.

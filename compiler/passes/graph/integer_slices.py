@@ -26,8 +26,11 @@ from compiler.ir.symbolic.index_expr import Dim, var
 from compiler.ir.types import DType, f32, i8, i32, u8
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import known_values, static_bytes
-from compiler.passes.graph.narrow_constants import WORD_BITS, fewest_bits
+from compiler.passes.graph.narrow_constants import FIELD_BITS, WORD_BITS, fewest_bits
 from compiler.target import find_matrix_shape
+
+CODE_BITS = (*FIELD_BITS, 8)
+"""Bits of integers that share words, or are bytes."""
 
 SLICES = 3
 """Slices of a float of 24 bits, with 8 bits each."""
@@ -97,15 +100,19 @@ class IntegerSlices(GraphPass):
             count, values = x.shape[rows[0]], known_values(m.codes)
             if values is None or not isinstance(count, int) or count > self.max_rows:
                 continue
-            bits, signed = fewest_bits(values)
+            least_bits, signed = fewest_bits(values)
             axis = integers.index(var("r0"))
-            if bits > 8 or values.shape[axis] % (WORD_BITS // bits):
+            fitting = (b for b in CODE_BITS if b >= least_bits and values.shape[axis] % (WORD_BITS // b) == 0)
+            if (bits := next(fitting, None)) is None:
                 continue
             least = -(1 << (bits - 1)) * signed
             codes = codes_in_words(m.codes, values - least, bits, axis)
-            zero_point = ops.sub(m.zero_point if m.zero_point is not None else scalar_constant(0, i32), least)
+            zero_point = m.zero_point
+            if least:
+                zero_point = ops.sub(scalar_constant(0, i32) if zero_point is None else zero_point, least)
             return sliced_contraction(n, k, codes, zero_point, rows)
         return None
+
 
 def row_axis(floats: Position, integers: Position, rank: int) -> tuple[int, int] | None:
     """Return a dimension of the floats along which results read the same integers, and that of the results; None without one."""
@@ -125,7 +132,7 @@ def along(values: Sequence[float], dtype: DType, dim: int, rank: int) -> Node:
 
 
 def sliced_contraction(
-    n: Node, number: int, codes: Node, zero_point: Node, rows: tuple[int, int]
+    n: Node, number: int, codes: Node, zero_point: Node | None, rows: tuple[int, int]
 ) -> Node | None:
     """Return contraction `n` with its floats in slices and `codes` for operand `number`; None if parameters vary along a sum.
 
@@ -146,11 +153,16 @@ def sliced_contraction(
     operands = [slices, slices]
     operands[number] = codes
     products = with_sum_dtype(n, operands, i32)
-    sums, offset = operand_sums(products, slices, 1 - number, i32), place(zero_point, of_codes, products.shape)
     scale = place(unit, of_floats, n.shape)
-    if sums is None or offset is None or scale is None:
+    if scale is None:
         return None
-    terms = split_dim(ops.cast(ops.sub(products, ops.mul(sums, offset)), dtype=f32), result_row, count)
+    sums_of_codes = products
+    if zero_point is not None:
+        sums, offset = operand_sums(products, slices, 1 - number, i32), place(zero_point, of_codes, products.shape)
+        if sums is None or offset is None:
+            return None
+        sums_of_codes = ops.sub(products, ops.mul(sums, offset))
+    terms = split_dim(ops.cast(sums_of_codes, dtype=f32), result_row, count)
     weights = along([float(1 << s) for s in starts], f32, result_row, n.type.rank + 1)
     if scale.type.rank:
         scale = split_dim(scale, result_row, scale.shape[result_row])

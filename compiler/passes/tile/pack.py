@@ -53,7 +53,7 @@ class Pack(TilePass):
         dim, width = lane_dims[0], contiguous_width(a.index[lane_dims[0]], lane.var, lane.tile)
         if width is None or (width != lane.tile and width % lane.lanes):
             return None
-        if table.stride(a, lane.var) == 1 and lane.tile >= dim_hint(lane.extent, 0):
+        if table.stride(a, lane.var) == 1 and lane.tile >= dim_hint(table.types[a.buffer].shape[dim], 0):
             return None
         outer, inner = self.dims_around(table, a, dim, lane)
         if not inner and table.stride(a, lane.var) == 1 and table.types[a.buffer].shape[dim] % lane.lanes == 0:

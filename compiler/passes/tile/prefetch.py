@@ -61,6 +61,7 @@ class Prefetch(TilePass):
 
     A packed panel of constants is prefetched `distance` bytes ahead, those of all arrays that a loop reads counted together, if
     what is read of the buffer exceeds the L1 cache.
+    Few rows do without where they apply more than the machine's `prefetched_operations` to a line: it foresees their panels.
     If enough rows use a line to hide the latency of memory, it is prefetched to L2 at `distance` and to L1 at
     `l1_distance`: L1 has room and fill buffers for few lines.  If tiles may have fewer rows, the number of rows decides
     at run time: `prefetch w[%j, %k + 128] level 2 reuse 7..`.  Constants are not prefetched if a loop of the program runs
@@ -139,7 +140,8 @@ class Prefetch(TilePass):
         fewest_rows = 1 if any(has_partial_rows(r) for r in rows) else max_rows
         min_rows = machine.fma_per_cycle * machine.vector_bits // 8 // machine.l3_bytes_per_cycle + 1
         if max_rows < min_rows:
-            return [(1, self.distance, ANY_REUSE)]
+            waits = max_rows * operations_per_line(table, a) <= machine.prefetched_operations
+            return [(1, self.distance, ANY_REUSE)] if waits else []
         if min_rows <= fewest_rows:
             return [(2, self.distance, ANY_REUSE), (1, self.l1_distance, ANY_REUSE)]
         return [
@@ -178,6 +180,19 @@ class Prefetch(TilePass):
             requests.setdefault(id(target), {})[a.buffer, 0] = prefetch
             context.propose(self, None)
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
+
+
+def operations_per_line(table: Accesses, a: Access) -> float:
+    """Return the vector operations of a step of a contraction for each cache line that it reads of an operand, for one row."""
+    lanes = next((r.lanes for r in a.loops if r.lanes), 1)
+    line = lanes * table.types[a.buffer].dtype.bytes / CACHE_LINE_BYTES
+    return step_operations(a.stmt) / line
+
+
+def step_operations(s: Stmt) -> int:
+    """Return the primitives that a step of a statement applies, with those of the loops inside."""
+    inside = (prod(map(tile.extent_hint, tile.stmt_ranges(t))) * step_operations(t) for t in tile.stmt_body(s))
+    return sum(len(e.calls) for e in tile.stmt_exprs(s)) + sum(inside)
 
 
 def is_row_access(a: Access, row: For) -> bool:

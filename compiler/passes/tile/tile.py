@@ -359,7 +359,9 @@ class ContractionNest:
 
     def height(self, rows: int) -> int:
         """Return how many of `rows` a tile may have: a sum's loop consists of whole tiles."""
-        return rows if self.row is None or not self.sums_rows else max(n for n in range(1, rows + 1) if self.rows % n == 0)
+        return (
+            rows if self.row is None or not self.sums_rows else max(n for n in range(1, rows + 1) if self.rows % n == 0)
+        )
 
     def with_max_columns(self, columns: int) -> ContractionNest:
         """Limit the columns to the tile that another nest needs for the same lane loop."""

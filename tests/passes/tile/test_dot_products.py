@@ -215,3 +215,35 @@ def test_constants_are_packed_along_any_dimension() -> None:
         matrix_shapes=SHAPES,
         special=False,
     )
+
+
+def words(value: str, reduced: str, operand: str) -> str:
+    """A vector of bytes times codes of 4 bits, eight of which share a word."""
+    return f"""kernel @k(in %a: {operand}, const %w: i32[6, 2], out %y: i32[6]) {{
+      for %j in 0..6 {{
+        %s = reduce add %k in {reduced} {{ yield {value} }}
+        store %s, %y[%j]
+      }}
+    }}"""
+
+
+def field(start: str, mask: str = " & 15") -> str:
+    """A product of one code."""
+    return f"cast<i32>(%a[%k]) * cast<i32>(cast<u8>(%w[%j, %k//8] >> cast<i32>(index({start})){mask}))"
+
+
+def test_bytes_of_a_word_are_packed() -> None:
+    dot = "dot<i32>(bitcast<u8x4>(%w[%j, %k//2] >> cast<i32>(index((%k%2)*4)) & 252645135), %a[%k])"
+    check_pass(
+        "dot-products",
+        before=words(field("(%k//4)%2*4 + %k%4*8"), "0..16", "i8[16]"),
+        after=words(dot, "0..4", "i8x4[4]"),
+        remark="%s: adds 4 products of u8x4 and i8x4 at once",
+        matrix_shapes=SHAPES,
+    )
+
+
+@pytest.mark.parametrize("value", [field("%k%8*4"), field("%k%4*8", " & 511"), field("%k//4%2*4 + %k%2*8")])
+def test_other_fields_of_words_stay(value: str) -> None:
+    """Neighbours that are no bytes, too wide for one, or the same."""
+    check_pass("dot-products", unchanged=words(value, "0..16", "i8[16]"), matrix_shapes=SHAPES)

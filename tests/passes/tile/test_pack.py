@@ -126,3 +126,17 @@ def test_reads_that_want_the_same_are_served() -> None:
 def test_reads_that_differ_leave_a_constant_as_it_is() -> None:
     check_pass("pack", unchanged=twice("%w[%j, %k]", "%w[%l, %j]"))
     check_pass("pack", unchanged=twice("%w[%j, %k]", "%w[%l, 3]"))
+
+
+def test_panels_of_two_loops_over_one_dimension() -> None:
+    """A tile covers the inner loop, but not the rows of the constant."""
+
+    def text(layout: str) -> str:
+        return f"""kernel @k(in %x: f32[3], const %w: f32[3, 16]{layout}, out %y: f32[2, 8]) {{
+          for %u in 0..2 {{ for %j in 0..8 tile 8 lanes 4 {{
+            %s = reduce add %k in 0..3 {{ yield %x[%k] * %w[%k, %u*8 + %j] }}
+            store %s, %y[%u, %j]
+          }} }}
+        }}"""
+
+    check_pass("pack", before=text(""), after=text("{1/8, 0, 1%8}"))

@@ -267,3 +267,15 @@ def test_rows_far_apart_are_fetched_some_steps_ahead(columns: int, l2: int, pref
     text = print_kernel(run_pipeline(kernel, "prefetch", Context(machine=Machine(l2=l2))))
     assert ("prefetch %w[%k + 8, %j]\n" in text) is prefetched
     assert text.count("prefetch") == prefetched
+
+
+@pytest.mark.parametrize(("limit", "prefetched"), [(1, False), (2, True)])
+def test_a_few_rows_with_much_work_on_a_line_do_without(limit: int, prefetched: bool) -> None:
+    """A product takes one operation, an addition before it the second."""
+    text = """kernel @linear(in %x: f32[1024], const %w: f32[64, 1024]{0/64, 1, 0%64}, out %y: f32[64]) {
+      parallel %j in 0..64 tile 64 lanes 16 {
+        %s = reduce add %k in 0..1024 { yield %x[%k] * (%w[%j, %k] + 1.0) }
+        store %s, %y[%j]
+      } }"""
+    kernel = run_pipeline(parse_kernel(text), "prefetch", Context(Machine(prefetched_operations=limit)))
+    assert ("prefetch" in print_kernel(kernel)) == prefetched

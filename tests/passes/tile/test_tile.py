@@ -394,3 +394,31 @@ def test_a_block_of_sums_and_its_shorter_side_fit_the_registers(machine: Machine
 
 def test_one_row_is_no_block() -> None:
     check_pass("tile", unchanged=SCORES.format(heads=1, keys=64, h="", j="", k=64))
+
+
+def slices(count: int, tile: str = "", columns: int = 64) -> str:
+    """A sum of a few sums that read the same words."""
+    return f"""kernel @k(in %x: i32[8, {count}, 4], const %w: i32[8, 4, 96], in %s: f32[8, {count}], out %y: f32[96]) {{
+      parallel %j in 0..96 tile {columns} lanes 16 {{
+        %t = reduce add %g in 0..8 {{
+          %u = reduce add %i in 0..{count}{tile} {{
+            %p = reduce add %k in 0..4 {{ yield %x[%g, %i, %k] * (%w[%g, %k, %j] >> 4 & 15) }}
+            yield cast<f32>(%p) * %s[%g, %i]
+          }}
+          yield %u
+        }}
+        store %t, %y[%j]
+      }}
+    }}"""
+
+
+@pytest.mark.parametrize(("count", "tile", "columns"), [(3, " tile 3", 48), (7, " tile 7", 48), (1, "", 96)])
+def test_sums_that_another_sum_adds_share_vectors(count: int, tile: str, columns: int) -> None:
+    """Registers hold them, a sum for each column, and two for each vector that is computed."""
+    check_pass(
+        "tile",
+        before=slices(count, columns=16),
+        after=slices(count, tile, columns),
+        remark=f"{count} rows x {columns} columns",
+        machine=AVX512,
+    )
