@@ -21,8 +21,8 @@ from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, constant_node, scalar_constant
-from compiler.ir.graph.structure import Position, position_variables
-from compiler.ir.symbolic.index_expr import Dim, var
+from compiler.ir.graph.structure import IndexMap, Position, index_vars, is_view, position_variables
+from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
 from compiler.ir.types import DType, f32, i8, i32, u8
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import known_values, static_bytes
@@ -60,8 +60,8 @@ class IntegerSlices(GraphPass):
     constants of more than `min_bytes` bytes, which at most `max_rows` rows read, if the target has such dot products.
     Integers of 1, 2 and 4 bits share words.  Zero points are subtracted from the sums.
 
-    A float is rounded to 2^-23 of the largest of its row, as a sum of floats that contains that one is; the sums of integers
-    are exact.  Where a row is not finite, its results are not.
+    A float is rounded to 2^-23 of the largest of its row, as a sum of floats that contains that one is, whether or not the sum
+    is split into groups; the sums of integers are exact.  Where a row is not finite, its results are not.
 
     Source: the slices of Ozaki, Ogita, Oishi and Rump, "Error-free transformations of matrix multiplication by using fast
     routines of matrix multiplication", 2012, with integers as in Ootomo, Ozaki and Yokota, "DGEMM on integer matrix
@@ -125,6 +125,18 @@ def split_dim(x: Node, dim: int, rows: Dim) -> Node:
     return ops.reshape(x, shape=(*x.shape[:dim], x.shape[dim] // rows, rows, *x.shape[dim + 1 :]))
 
 
+def split_dims(x: Node, dim: int) -> tuple[int, ...]:
+    """Return dimension `dim` of `x`, and the others that views have split from the same dimension of what they show."""
+    index = index_vars("i", x.type.rank)
+    bounds = {f"i{k}": (0, d - 1) for k, d in enumerate(x.shape) if isinstance(d, int)}
+    node, position = x, index
+    while is_view(node.structure, node) and isinstance(node.structure, IndexMap) and len(node.operands) == 1:
+        (read,) = node.structure.reads(node, position)
+        (node,), position = node.operands, tuple(substitute(d, {}, bounds) for d in read.position)
+    joined = {v for d in position if f"i{dim}" in variables(d) for v in variables(d)}
+    return tuple(k for k in range(x.type.rank) if k == dim or f"i{k}" in joined)
+
+
 def along(values: Sequence[float], dtype: DType, dim: int, rank: int) -> Node:
     """Return constants along dimension `dim` of `rank`."""
     data = ConstantData(dtype, np.array(values, dtype.numpy).reshape(-1, *[1] * (rank - dim - 1)), "")
@@ -141,7 +153,8 @@ def sliced_contraction(
     of_codes, of_floats = (operand_positions(n)[k] for k in (number, 1 - number))
     x, (row, result_row), inner = n.operands[1 - number], rows, of_floats.index(var("r0"))
     count, rank = x.shape[row], x.type.rank
-    unit = ops.maximum(ops.mul(ops.amax(ops.abs_(x), dims=(inner,), keepdim=True), 2.0**-UNIT_BITS), LEAST_UNIT)
+    largest = ops.amax(ops.abs_(x), dims=split_dims(x, inner), keepdim=True)
+    unit = ops.maximum(ops.mul(largest, 2.0**-UNIT_BITS), LEAST_UNIT)
     units = ops.cast(ops.round_(ops.mul(x, ops.div(1.0, unit))), dtype=i32)
     starts = [8 * (SLICES - 1 - k) for k in range(SLICES)]
     bytes_ = ops.shift_right(

@@ -61,7 +61,7 @@ class Prefetch(TilePass):
 
     A packed panel of constants is prefetched `distance` bytes ahead, those of all arrays that a loop reads counted together, if
     what is read of the buffer exceeds the L1 cache.
-    Few rows do without where they apply more than the machine's `prefetched_operations` to a line: it foresees their panels.
+    Few rows do without where they apply more than `operations` to a line: it foresees their panels.
     If enough rows use a line to hide the latency of memory, it is prefetched to L2 at `distance` and to L1 at
     `l1_distance`: L1 has room and fill buffers for few lines.  If tiles may have fewer rows, the number of rows decides
     at run time: `prefetch w[%j, %k + 128] level 2 reuse 7..`.  Constants are not prefetched if a loop of the program runs
@@ -79,6 +79,7 @@ class Prefetch(TilePass):
     l1_distance: int = from_machine("l1_prefetch_distance")
     cache_divisor: int = from_machine("resident_constants")
     strided_steps: int = from_machine("strided_prefetch_steps")
+    operations: int = from_machine("prefetched_operations")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         result = self.prefetch_rows(ir, context)
@@ -140,7 +141,7 @@ class Prefetch(TilePass):
         fewest_rows = 1 if any(has_partial_rows(r) for r in rows) else max_rows
         min_rows = machine.fma_per_cycle * machine.vector_bits // 8 // machine.l3_bytes_per_cycle + 1
         if max_rows < min_rows:
-            waits = max_rows * operations_per_line(table, a) <= machine.prefetched_operations
+            waits = max_rows * operations_per_line(table, a) <= self.operations
             return [(1, self.distance, ANY_REUSE)] if waits else []
         if min_rows <= fewest_rows:
             return [(2, self.distance, ANY_REUSE), (1, self.l1_distance, ANY_REUSE)]
