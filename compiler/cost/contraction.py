@@ -65,7 +65,7 @@ class ContractionProblem:
     `panel_stride`: bytes between its steps in memory, 0 if it is packed.
     `sums`: accumulators of each result, more than one if the sum is part of others inside the lane loop; `column_sums`: those
     of all rows of a column, which another sum adds.
-    `vector_registers`: those of each vector of the operand along lanes, more than one if it is computed from what is loaded.
+    `vector_registers`: those of each vector of the operand along lanes, two if several steps read parts of one word.
     """
 
     columns: int

@@ -152,11 +152,11 @@ class GroupSearch:
         if len(g.members) == 1 and concat_offsets(g.root) is not None and self.has_reduction_producer(n):
             self.context.missed(self.options, f"written in place inside {g.root.op.name}", n)
             return None
-        is_masked = self.context.machine.reads_padding_through_masks
-        if concat_offsets(n) is not None and self.has_reduction_producer(n) and not is_masked:
+        machine, why, lost = self.context.machine, "", 0.0
+        is_concat = concat_offsets(n) is not None and not machine.reads_padding_through_masks
+        if is_concat and self.has_reduction_producer(n):
             self.context.missed(self.options, f"not fused into {g.root.op.name}: its operands are written in place", n)
             return None
-        machine, why, lost = self.context.machine, "", 0.0
         alone = [index_producers(self.graph, self.order, n) if recomputed else []]
         for more in alone if as_output or recomputed else self.producer_sets(n, g):
             fused_group = Group(g.root, g.members | {n, *more}, [*g.extra_outputs, n] if as_output else g.extra_outputs)
@@ -194,8 +194,7 @@ class GroupSearch:
 
     def is_cheaper_as_epilogue(self, n: Node, g: Group, fused_cost: float) -> bool:
         """Return True if `n` is cheaper as the epilogue of its contraction than recomputed in `g` without that."""
-        chain = self.epilogue_chain(n)
-        if not chain:
+        if not (chain := self.epilogue_chain(n)):
             return False
         epilogue, bare = self.cost(Group(n, set(chain))), self.cost(Group(chain[1], set(chain[1:])))
         inside = self.cost(Group(g.root, g.members | set(chain)))
@@ -416,8 +415,9 @@ class GroupSearch:
             return "each tap would load the pixels of its products again: materialized"
         sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
         read = preorder([o for n in sums for o in n.operands], frozenset(body.nodes))
-        share_nothing = all(reads_once(n, machine.min_block_rows) for n in sums) and frozenset(sums).isdisjoint(read)
-        is_nested = any(adds_contractions(s, machine.min_block_rows) for s in tile.walk(kernel.body))
+        max_rows = machine.min_block_rows if all(reads_once(n, machine.min_block_rows) for n in sums) else 0
+        share_nothing = max_rows and frozenset(sums).isdisjoint(read)
+        is_nested = any(adds_contractions(s, max_rows) for s in tile.walk(kernel.body))
         for n in sums if is_nested else sums[:-1]:
             if not share_nothing and hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
                 return f"{n.op.name} shrinks its operands: materialized"

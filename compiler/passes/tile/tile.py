@@ -11,11 +11,10 @@ from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.contraction import ContractionProblem, OperandWindow, RegisterTile, best_common_width, ranked_tiles
 from compiler.cost.machine import Machine
 from compiler.cost.vectorization import transpose_loops
-from compiler.ir.scalar import Expr, Load
 from compiler.ir.symbolic.affine import stride
 from compiler.ir.symbolic.index_expr import Dim, interval, product, variables
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.contraction import contraction_of, is_contraction, uncast
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import For, Kernel, Let, Range, Reduce, Stmt, dim_hint
 from compiler.ir.tile.substitution import with_unique_names
 from compiler.passes.base import Context, TilePass, from_machine, register
@@ -207,7 +206,7 @@ class Tile(TilePass):
             panel_stride=gcd(*strides),
             sums=len(outer_sums) - column_sums + (not sums_rows),
             column_sums=column_sums,
-            vector_registers=1 + any(is_computed(f) for f in lane_factors(s, lane)),
+            vector_registers=1 + any(table.stride(a, step) is None for a in lane_reads),
         )
         interleaved_loops = tuple[Range, ...]()
         if row is not None:
@@ -261,17 +260,6 @@ class Tile(TilePass):
         reuse_loops = [r for r in enclosing_loops if r is not lane and r.extent not in (0, 1) and reuse_count(r)]
         used = [r for r in reuse_loops if any(table.depends_on(a, r.var) for a in reads) and is_tileable(table, r)]
         return max(used, key=lambda r: (reuse_count(r), tile.extent_hint(r), enclosing_loops.index(r)), default=None)
-
-
-def lane_factors(s: Reduce, lane: Range) -> list[Expr]:
-    """Return the factors of a contraction that vary along lanes."""
-    contraction = contraction_of(s)
-    return [f for f in (contraction.lhs, contraction.rhs) if lane.var in f.used_names] if contraction else []
-
-
-def is_computed(factor: Expr) -> bool:
-    """Return True for a factor that is more than a load, converted or not."""
-    return not isinstance(uncast(factor), Load)
 
 
 def is_tileable(table: Accesses, r: Range) -> bool:

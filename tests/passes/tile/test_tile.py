@@ -398,11 +398,11 @@ def test_one_row_is_no_block() -> None:
 
 def slices(count: int, tile: str = "", columns: int = 64) -> str:
     """A sum of a few sums that read the same words."""
-    return f"""kernel @k(in %x: i32[8, {count}, 4], const %w: i32[8, 4, 96], in %s: f32[8, {count}], out %y: f32[96]) {{
+    return f"""kernel @k(in %x: i32[8, {count}, 4], const %w: i32[8, 2, 96], in %s: f32[8, {count}], out %y: f32[96]) {{
       parallel %j in 0..96 tile {columns} lanes 16 {{
         %t = reduce add %g in 0..8 {{
           %u = reduce add %i in 0..{count}{tile} {{
-            %p = reduce add %k in 0..4 {{ yield %x[%g, %i, %k] * (%w[%g, %k, %j] >> 4 & 15) }}
+            %p = reduce add %k in 0..4 {{ yield %x[%g, %i, %k] * (%w[%g, %k//2, %j] >> 4 & 15) }}
             yield cast<f32>(%p) * %s[%g, %i]
           }}
           yield %u
@@ -414,7 +414,7 @@ def slices(count: int, tile: str = "", columns: int = 64) -> str:
 
 @pytest.mark.parametrize(("count", "tile", "columns"), [(3, " tile 3", 48), (7, " tile 7", 48), (1, "", 96)])
 def test_sums_that_another_sum_adds_share_vectors(count: int, tile: str, columns: int) -> None:
-    """Registers hold them, a sum for each column, and two for each vector that is computed."""
+    """Registers hold them, a sum for each column, and the word and what is computed of it."""
     check_pass(
         "tile",
         before=slices(count, columns=16),
