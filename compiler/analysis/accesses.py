@@ -22,7 +22,7 @@ from compiler.ir.types import TensorType
 class Access:
     """One load or store and the loops around it, outermost first; `is_masked` if a load has a mask.
 
-    An asynchronous copy counts as a load and a store of the first elements of its boxes.
+    `reduction` is the one in whose body a `stmt` that binds a value loads.  An asynchronous copy counts as a load and a store of the first elements of its boxes.
     """
 
     buffer: str
@@ -31,6 +31,12 @@ class Access:
     stmt: Stmt
     is_store: bool
     is_masked: bool = False
+    reduction: Reduce | None = None
+
+    @property
+    def consumer(self) -> Stmt:
+        """The statement itself, or the reduction whose steps use the value that it binds."""
+        return self.reduction or self.stmt
 
     @cached_property
     def execution_count(self) -> int:
@@ -81,7 +87,7 @@ class Accesses:
         new._facts_by_buffer = {}
         return new
 
-    def _visit(self, body: Block, loops: tuple[Range, ...]) -> None:
+    def _visit(self, body: Block, loops: tuple[Range, ...], around: Stmt | None = None) -> None:
         calls = 0
         for stmt in body:
             inner = (*loops, *own) if (own := tile.stmt_ranges(stmt)) else loops
@@ -92,7 +98,7 @@ class Accesses:
                 self.types[stmt.buffer], self.roles[stmt.buffer] = stmt.type, "local"
                 self.local_scopes[stmt.buffer] = frozenset(r.var for r in loops)
             if nested := tile.stmt_body(stmt):
-                self._visit(nested, inner)
+                self._visit(nested, inner, stmt)
             for value in tile.stmt_exprs(stmt):
                 if isinstance(stmt, Reduce):
                     self.arithmetic.append((inner, len(value.calls) + 1))
@@ -100,7 +106,10 @@ class Accesses:
                     self.arithmetic.append((self.computing_loops(value, inner), len(value.calls)))
                 else:
                     calls += len(value.calls)
-                self.all += [Access(e.buffer, e.index, inner, stmt, False, e.mask is not None) for e in value.loads]
+                reduction = around if isinstance(around, Reduce) and isinstance(stmt, Let) else None
+                self.all += [
+                    Access(e.buffer, e.index, inner, stmt, False, e.mask is not None, reduction) for e in value.loads
+                ]
             if isinstance(stmt, Store):
                 self.all.append(Access(stmt.buffer, stmt.index, inner, stmt, True))
             if isinstance(stmt, tile.AsyncCopy):
@@ -118,8 +127,8 @@ class Accesses:
         return loops[: max((k + 1 for k, r in enumerate(loops) if r.var in varying), default=0)]
 
     def loads_of(self, stmt: Stmt) -> list[Access]:
-        """Return the loads of a statement itself."""
-        return [a for a in self.all if a.stmt is stmt and not a.is_store]
+        """Return the loads of a statement itself, for a reduction with those of the values that its body binds."""
+        return [a for a in self.all if a.consumer is stmt and not a.is_store]
 
     def varying_loops(self, e: Expr) -> frozenset[str]:
         """Return the loops over which the value of `e` varies."""

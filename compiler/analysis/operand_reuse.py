@@ -61,7 +61,7 @@ def match_contraction_reuse(table: Accesses, nest: Sequence[For]) -> Contraction
     panels = [w for s in contractions if (w := panel_operand(table, s, nest[-1].range.var)) is not None]
     if not contractions or len(panels) < len(contractions):
         return None
-    reads = [a for a in table.all if any(a.stmt is s for s in contractions) and not a.is_store]
+    reads = [a for s in contractions for a in table.loads_of(s)]
     rows = [a for a in reads if not any(a is w for w in panels)]
     panel_loops = [f for f in nest if any(table.depends_on(w, f.range.var) for w in panels)]
 
@@ -96,7 +96,7 @@ def reread_bytes(kernel: Kernel) -> int:
     table, most = Accesses(kernel), 0
     rows = {f.range.var for f in perfect_parallel_nest(kernel.body)}
     for a in table.all:
-        if a.is_store or not is_contraction(without_guard(a.stmt)) or table.roles[a.buffer] == "local":
+        if a.is_store or not is_contraction(without_guard(a.consumer)) or table.roles[a.buffer] == "local":
             continue
         if any(not table.depends_on(a, v) for v in rows):
             inner = (r for r in a.loops if r.var not in rows and any(r.var in variables(d) for d in a.index))

@@ -1,6 +1,6 @@
 """Cost model of register-tiled contractions: cycles from the instructions that each reduction step issues.
 
-A tile of `rows` x `registers` accumulators does rows * registers multiply-adds per step.  It loads `registers` vectors,
+A tile of `rows` x `registers` accumulators does rows * registers multiply-adds per step, or what stands in place of one.  It loads `registers` vectors,
 prefetches the lines of later ones, and broadcasts `rows` scalars.  The step takes the longest of: issuing the
 multiply-adds, issuing the loads, and the latency of one multiply-add (each accumulator waits for its last value).
 See Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008, and Low et al., "Analytical
@@ -63,6 +63,7 @@ class ContractionProblem:
     `results_per_column`: contiguous results that a row has per column, each in a vector of its own.
     `unpacked`: the operand along lanes is not packed, so a tile skips the columns of other tiles in memory.
     `panel_stride`: bytes between its steps in memory, 0 if it is packed.
+    `operations`: arithmetic of a step of each accumulator, 1 for a multiply-add.
     `sums`: accumulators of each result, more than one if the sum is part of others inside the lane loop; `column_sums`: those
     of all rows of a column, which another sum adds.
     `vector_registers`: those of each vector of the operand along lanes, two if several steps read parts of one word.
@@ -80,6 +81,7 @@ class ContractionProblem:
     results_per_column: int = 1
     unpacked: bool = False
     panel_stride: int = 0
+    operations: int = 1
     sums: int = 1
     column_sums: int = 0
     vector_registers: int = 1
@@ -101,12 +103,15 @@ def step_cycles(
     from_l2: bool = False,
     private_windows: Sequence[OperandWindow] = (),
     far_bytes: int = 0,
+    operations: int = 1,
 ) -> float:
     """Return the cycles of one reduction step of a tile.
 
-    `from_l2`: the vectors come from the second-level cache.  `far_bytes`: bytes per row and step that do too.
+    `operations`: those of each accumulator.  `from_l2`: the vectors come from the second-level cache.  `far_bytes`: bytes per row and step that do too.
     """
     fma = rows * registers / machine.fma_per_cycle
+    if operations > 1:  # a broadcast is then no operand of a multiply-add but an operation of its own
+        fma = max(fma, (rows * registers * operations + rows) / (machine.vector_unit_ratio * machine.fma_per_cycle))
     vector_bytes = registers * machine.vector_bits / 8
     if private_windows:
         loads = registers + sum(w.loads(rows) for w in private_windows) * registers
@@ -164,7 +169,7 @@ def total_cycles(rows: int, problem: ContractionProblem, block: RegisterTile, ma
         for c, times_c in ((block.registers, full_c), (part_c, 1 if part_c else 0)):
             if times_r and times_c:
                 from_l2 = reloads_panels(c, problem, machine)
-                step = step_cycles(r, c, machine, from_l2, problem.private_windows, far_bytes)
+                step = step_cycles(r, c, machine, from_l2, problem.private_windows, far_bytes, problem.operations)
                 total += times_r * times_c * (step + store_cycles(r, c, problem, machine) / max(1, problem.depth))
     return total * (1 + machine.partial_tile_penalty * (bool(part_r and full_r) + bool(part_c and full_c)))
 

@@ -12,7 +12,7 @@ from compiler.cost.machine import Machine
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import Dim, evaluate, interval, product, variables
-from compiler.ir.tile.contraction import is_contraction
+from compiler.ir.tile.contraction import adds_products
 from compiler.ir.tile.kernel import (
     Block,
     Kernel,
@@ -158,7 +158,7 @@ def ops_by_statement(
     def stmt_cost(stmt: Stmt) -> int:
         """Return the cost of a step of a statement; products that share operands compute those together."""
         own = sum(map(cost, stmt_exprs(stmt)))
-        if not is_contraction(stmt):
+        if not adds_products(stmt):
             return own
         if not counts_contractions:
             return 0
@@ -177,7 +177,7 @@ def ops_by_statement(
                 own += 1 + machine.division_ops * count_divisions(types[stmt.buffer].offset(stmt.index))
             if ranges := stmt_ranges(stmt):
                 times = repeat * product(trip_count(r.extent) for r in ranges)
-                shares_body = is_contraction(stmt) and machine.operand_reuse > 1
+                shares_body = adds_products(stmt) and machine.operand_reuse > 1
                 total += times * own + (0 if shares_body else block_cost(stmt_body(stmt), times))
             else:
                 straight_line += own

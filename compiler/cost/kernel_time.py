@@ -20,7 +20,7 @@ from compiler.cost.tile_strides import TileStrides, trip_count_hint
 from compiler.ir import scalar
 from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import Dim, variables
-from compiler.ir.tile.contraction import is_contraction
+from compiler.ir.tile.contraction import adds_products
 from compiler.ir.tile.kernel import (
     Block,
     For,
@@ -148,9 +148,9 @@ class KernelCycles:
         spilled = max(0.0, live - self.machine.registers)
         self.free_registers = max(0.0, self.machine.registers - live)
         once = self.straight(stmt, scope, unrolled) + body.straight * points
-        combined = called("fma" if is_contraction(stmt) else stmt.op, accumulators * cost)
+        combined = called("fma" if adds_products(stmt) else stmt.op, accumulators * cost)
         once += (combined + accessed(spilled, True) + accessed(spilled, False)) * points
-        if is_contraction(stmt):
+        if adds_products(stmt):
             once += Issue(instructions=(self.machine.fma_instructions - 1) * accumulators * points)
         self.free_registers = self.machine.registers
         hoisted = self.invariant_loads(stmt, scope) if not writes(stmt.body) else Issue()
@@ -210,7 +210,7 @@ class KernelCycles:
                     continue
                 if isinstance(e, Load):
                     total += self.load(e, stmt, scope, unrolled, lanes)
-                elif isinstance(e, PrimitiveCall) and not (e is value and is_contraction(stmt)):  # else part of an fma
+                elif isinstance(e, PrimitiveCall) and not (e is value and adds_products(stmt)):  # else part of an fma
                     total += self.call(e, scope) * factor
         if isinstance(stmt, Let):
             self.value_axes[stmt.name] = self.expr_axes(stmt.value, scope)

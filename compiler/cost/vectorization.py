@@ -77,7 +77,7 @@ def _access_cost(
     """
     lane_stride, step = _lane_stride(table, a, v, lanes, packed), abs(table.stride(a, v) or 0)
     element_bytes = table.types[a.buffer].dtype.bytes
-    converted = is_contraction(a.stmt) and not a.is_store and table.types[a.buffer].dtype.is_reduced_float
+    converted = is_contraction(a.consumer) and not a.is_store and table.types[a.buffer].dtype.is_reduced_float
     aliased = step > 0 and step * element_bytes % machine.way_bytes == 0
     if lane_stride is not None:
         each = machine.unaligned_cost if lane_stride == 1 and not _is_aligned(table, a, v, lanes, packed) else 1
@@ -114,7 +114,7 @@ def transpose_loops(table: Accesses, a: Access, v: str, lanes: int) -> tuple[Ran
     One around a local buffer does not for a store, as the next step fills the buffer again.
     """
     step = abs(table.stride(a, v) or 0)
-    if a.is_masked or step < 2 or _is_deinterleaved(a, step, lanes) or isinstance(a.stmt, Reduce):
+    if a.is_masked or step < 2 or _is_deinterleaved(a, step, lanes) or isinstance(a.consumer, Reduce):
         return ()
     buffers = table.local_scopes if a.is_store else {a.buffer}
     free = table.parallel_loops - {v} - frozenset().union(*(table.local_scopes.get(b, frozenset()) for b in buffers))
@@ -142,8 +142,8 @@ def holds_rows(table: Accesses, r: str, v: str) -> bool:
 
 def _accumulator_rows(table: Accesses, a: Access, v: str, lanes: int, machine: Machine) -> int:
     """Return the rows of accumulators that reuse a vector loaded by a contraction along `v`; 1 for other accesses."""
-    reduced = {r.var for r in tile.stmt_ranges(a.stmt)}
-    if not is_contraction(a.stmt) or v in reduced:
+    reduced = {r.var for r in tile.stmt_ranges(a.consumer)}
+    if not is_contraction(a.consumer) or v in reduced:
         return 1
     reuse_loops = [r for r in a.loops if r.var in table.parallel_loops - reduced and not table.depends_on(a, r.var)]
     rows = max(map(tile.extent_hint, reuse_loops), default=1)
@@ -180,7 +180,7 @@ def _is_aligned(table: Accesses, a: Access, v: str, lanes: int, packed: Collecti
     if table.roles[a.buffer] == "const" or a.buffer in packed or v in table.local_scopes.get(a.buffer, ()):
         return True
     local = table.roles[a.buffer] == "local"
-    if not local and is_contraction(a.stmt) and v not in {r.var for r in tile.stmt_ranges(a.stmt)}:
+    if not local and is_contraction(a.consumer) and v not in {r.var for r in tile.stmt_ranges(a.consumer)}:
         return False  # each reduction step reads another line
     offset = table.offset(a)
     steps = [coefficient(offset, name) for name in variables(offset) - {v}]

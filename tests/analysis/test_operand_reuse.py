@@ -139,7 +139,7 @@ def test_a_panel_that_two_contractions_share_counts_once() -> None:
 @pytest.mark.parametrize(
     "k",
     [
-        nest(f"in %x: {X}, in %w: {W}, {Y}", PRODUCT.replace("*", "+"), *LOOPS),
+        nest(f"in %x: {X}, in %w: {W}, {Y}", "abs(%w[%k, %j])", *LOOPS),  # one operand
         nest(f"in %x: {X}, in %w: {W}, {Y}", PRODUCT.replace("%j", "%i"), *LOOPS),  # nothing varies with the last loop
     ],
 )
@@ -163,7 +163,7 @@ def test_the_panel_operand_is_a_constant_else_one_of_the_last_loop() -> None:
         (nest(f"in %x: {X}, in %w: {W}, {Y}", f"where(%k < 9, {PRODUCT}, 0.0)", *LOOPS), 16 * 4),
         (BATCHED, 16 * 4),
         (nest(f"in %x: {X}, in %w: {W}, {Y}", PRODUCT, "for %i in 0..8", "for %j in 0..32"), 0),
-        (nest(f"in %x: {X}, in %w: {W}, {Y}", PRODUCT, *LOOPS, combine="max"), 0),
+        (nest(f"in %x: {X}, in %w: {W}, {Y}", PRODUCT, *LOOPS, combine="max"), 16 * 4),
         (nest("in %x: f32[8, 16], out %y: f32[8]", "%x[%i, %k] * %x[%i, %k]", LOOPS[0]), 0),
         (kernel("out %y: f32[8]", """parallel %i in 0..8 { local %t: f32[16]
           %s = reduce add %k in 0..16 { yield %t[%k] * 2.0 }  store %s, %y[%i] }"""), 0),

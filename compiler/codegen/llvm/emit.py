@@ -35,6 +35,7 @@ from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.ir.symbolic.index_expr import Dim, ceildiv, interval, product, substitute, var, variables
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import pairs_operands
 from compiler.ir.tile.kernel import Block, For, Kernel, Let, Range, Reduce, Stmt, Store, has_partial_tile
 from compiler.ir.tile.loop_nest import perfect_parallel_nest, trip_count
 from compiler.ir.tile.thread_sync import is_parallelizable, parallel_phases
@@ -110,21 +111,14 @@ class KernelEmitter:
         for stmt, line in self.numbered(body):
             self.b.line = line
             if isinstance(stmt, (For, Reduce)):
-                self.materialize_used(stmt, ev)
+                ev.materialize_used(used_names(stmt))
             self.emit_stmt(stmt, ev)
-            ev.memo = _pointer_memo(ev)
+            ev.memo = ev.pointer_memo()
         self.b.line = outer
 
     def numbered(self, body: Block) -> Iterable[tuple[Stmt, int]]:
         """Return statements of the loop that is being emitted, with their lines; all 0 without debug information."""
         return self.lines.in_block(body, self.b.line) if self.lines else ((s, 0) for s in body)
-
-    @staticmethod
-    def materialize_used(stmt: Stmt, ev: ExprEmitter) -> None:
-        """Emit the values that a loop uses before it."""
-        used = used_names(stmt)
-        for name in [n for n in ev.scope.values if n in used]:  # in binding order: a set has none
-            ev.materialize(name)
 
     def emit_stmt(self, stmt: Stmt, ev: ExprEmitter) -> None:
         """Emit one statement that is not a worksharing loop."""
@@ -221,7 +215,7 @@ class KernelEmitter:
         def steps(counter: Dim, count: int, values: CarriedValues, scope: CodegenScope) -> CarriedValues:
             prefetched: PrefetchedLines = []
             for u in range(count):
-                inner = ExprEmitter(self.b, scope.inner(), _pointer_memo(ev), prefetched=prefetched)
+                inner = ExprEmitter(self.b, scope.inner(), ev.pointer_memo(), prefetched=prefetched)
                 inner.scope.enter_loop(r, counter + u)
                 values = body(inner, values)
             return values
@@ -249,7 +243,7 @@ class KernelEmitter:
         name, trip_bounds = f"{r.var}#{self.b.fresh_name('n')[1:]}", interval(trips, ev.scope.bounds)
 
         def step(counter: str, current: CarriedValues) -> CarriedValues:
-            inner = ExprEmitter(self.b, ev.scope.inner(), _pointer_memo(ev))
+            inner = ExprEmitter(self.b, ev.scope.inner(), ev.pointer_memo())
             inner.scope.ssa_names[name] = counter
             if not variables(trips):
                 inner.scope.bounds[name] = (0, trips - 1)
@@ -278,12 +272,12 @@ class KernelEmitter:
         """
         lines = [line for _, line in self.numbered(tuple(loops))]
         for loop in loops:
-            self.materialize_used(loop, ev)
+            ev.materialize_used(used_names(loop))
         self.b.line = lines[0]
 
         def run_chunk(carried: CarriedValues) -> tuple[str, CarriedValues]:
             chunk, *first = carried
-            inner = ExprEmitter(self.b, ev.scope.inner(), _pointer_memo(ev))
+            inner = ExprEmitter(self.b, ev.scope.inner(), ev.pointer_memo())
             for k, (loop, self.b.line) in enumerate(zip(loops, lines, strict=True)):
                 first[k] = self.emit_worksharing_loop(loop, chunk, first[k], inner)
             self.b.declarations.add(f"declare i64 @{NEXT_CHUNK}(ptr)")
@@ -353,7 +347,7 @@ class KernelEmitter:
             remaining = left if r.extent % unit != 0 else ""
 
         def case(count: int) -> None:
-            inner = ExprEmitter(self.b, ev.scope.inner(), _pointer_memo(ev))
+            inner = ExprEmitter(self.b, ev.scope.inner(), ev.pointer_memo())
             inner.scope.enter_loop(r.with_(lo=r.lo + start, tile=count * unit), 0, remaining)
             body(inner)
 
@@ -403,7 +397,9 @@ class KernelEmitter:
             if ranges:
                 typed = [(ty, v) for v in values]
                 return self.emit_loop(ranges[0], inner, typed, lambda deeper, now: nest(ranges[1:], deeper, now))
-            self.emit_block(stmt.body, inner)
+            self.emit_block(tuple(s for s in stmt.body if s not in private), inner)
+            for s in private:  # computed where it is used: registers do not hold the values of all accumulators
+                inner.bind_lazily(s.name, s.value)
             sums = [self._accumulate(stmt, inner, c, v, lanes) for c, v in zip(coords, values, strict=True)]
             if reduced_lane is None or not inner.scope.axes[reduced_lane.var].remaining:
                 return sums
@@ -411,6 +407,7 @@ class KernelEmitter:
             return [self._select(m, new, old, ty, lanes) for m, new, old in zip(masks, sums, values, strict=True)]
 
         result_axes = tuple(a for a in axes if a not in reduced)
+        private = private_values(stmt, axes, probe)
         partials = {tuple(coord[a] for a in result_axes): list[str]() for coord in coords}
 
         def combine(inner: ExprEmitter) -> list[str]:
@@ -421,7 +418,7 @@ class KernelEmitter:
             totals = [combine_pairwise(self.b, stmt.op, dtype, values, lanes) for values in partials.values()]
             return [reduce_lanes(self.b, stmt.op, dtype, t, lanes) if reduced_lane else t for t in totals]
 
-        extent, inner = stmt.ranges[0].extent, ExprEmitter(self.b, ev.scope.inner(), _pointer_memo(ev))
+        extent, inner = stmt.ranges[0].extent, ExprEmitter(self.b, ev.scope.inner(), ev.pointer_memo())
         if not reduced_lane or isinstance(extent, int):
             totals = combine(ev)
         else:  # lanes of an empty part are not worth combining
@@ -486,9 +483,10 @@ class KernelEmitter:
         return emit_binary(self.b, stmt.op, value.dtype, term, total, lanes)
 
 
-def _pointer_memo(ev: ExprEmitter) -> dict[tuple[object, ...], str]:
-    """Return the addresses in the memo, which stay valid where element values do not."""
-    return {k: v for k, v in ev.memo.items() if k[0] == "pointer"}
+def private_values(stmt: Reduce, axes: Iterable[str], scope: CodegenScope) -> list[Let]:
+    """Return the values bound in a reduction that pairs operands of which each accumulator, over `axes`, has its own."""
+    lets = [s for s in stmt.body if isinstance(s, Let)] if pairs_operands(stmt) else []
+    return [s for s in lets if set(axes) <= set(scope.values[s.name].axes)]
 
 
 def _enter_ranges(scope: CodegenScope, stmt: Reduce) -> CodegenScope:

@@ -6,7 +6,7 @@ Stored values are computed for `INTERLEAVE_COUNT` registers in an interleaved or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from compiler.codegen.llvm.addresses import PrefetchedLines
@@ -138,6 +138,15 @@ class ExprEmitter(MemoryEmitter):
                 for coord in self.interleaved_coords(value.pending, tile_coords(self.scope, value.axes)):
                     self.bound_element(name, coord)
             value.pending = None
+
+    def materialize_used(self, names: Set[str]) -> None:
+        """Compute the bound values in `names` at this point."""
+        for name in [n for n in self.scope.values if n in names]:  # in binding order: a set has none
+            self.materialize(name)
+
+    def pointer_memo(self) -> dict[tuple[object, ...], str]:
+        """Return the addresses in the memo, which stay valid where element values do not."""
+        return {k: v for k, v in self.memo.items() if k[0] == "pointer"}
 
     def interleaved_coords(self, e: Expr, coords: Sequence[Coord]) -> Iterator[Coord]:
         """Yield `coords`, after computing `e` for groups of `INTERLEAVE_COUNT` of them in an interleaved order."""

@@ -1,14 +1,15 @@
-"""Contractions: reductions that add products, the statements that matrix units and register tiles are made for."""
+"""Contractions: reductions of a function of two operands, above all sums of products, that register tiles are made for."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import TypeGuard
 
 from compiler.ir.scalar import Expr, PrimitiveCall
 from compiler.ir.symbolic.index_expr import product
-from compiler.ir.tile.kernel import Reduce, Stmt, dim_hint, walk
+from compiler.ir.tile.kernel import Let, Reduce, Stmt, dim_hint, walk
 from compiler.ir.types import DType
 
 
@@ -45,9 +46,27 @@ def contraction_of(stmt: Stmt) -> Contraction | None:
     return None
 
 
-def is_contraction(stmt: Stmt) -> TypeGuard[Reduce]:
-    """Return True if `stmt` adds products."""
+def adds_products(stmt: Stmt) -> TypeGuard[Reduce]:
+    """Return True if `stmt` adds products, each a multiply-add."""
     return contraction_of(stmt) is not None
+
+
+def is_contraction(stmt: Stmt) -> TypeGuard[Reduce]:
+    """Return True if `stmt` adds products, or reduces any other function of two operands of which tiles reuse both.
+
+    reduce max %k { yield abs(x[%i, %k] - y[%j, %k]) }     each operand varies along a loop around, on which the other does not depend
+    """
+    return adds_products(stmt) or (isinstance(stmt, Reduce) and pairs_operands(stmt))
+
+
+def pairs_operands(s: Reduce) -> bool:
+    """Return True if each step combines two loads of which either varies with an index around `s` that the other lacks."""
+    if not all(isinstance(t, Let) for t in s.body):
+        return False
+    own = {r.var for r in s.ranges} | {t.name for t in s.body if isinstance(t, Let)}
+    loads = {e for value in (*(t.value for t in s.body if isinstance(t, Let)), s.value) for e in value.loads}
+    around = {e.used_names - own for e in loads}
+    return any(x - y and y - x for x, y in combinations(around, 2))
 
 
 def without_guard(stmt: Stmt) -> Stmt:

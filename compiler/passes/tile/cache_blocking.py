@@ -14,7 +14,7 @@ from compiler.cost.machine import Machine
 from compiler.cost.result_stores import streams_results
 from compiler.ir.scalar import Load, Ref, const
 from compiler.ir.symbolic.index_expr import Dim
-from compiler.ir.tile.contraction import is_contraction
+from compiler.ir.tile.contraction import adds_products
 from compiler.ir.tile.kernel import (
     Block,
     For,
@@ -157,7 +157,7 @@ class CacheBlocking(TilePass):
         if len(nest) < 2 or not all(f.parallel for f in nest) or not self.depth_block:
             return None
         match nest[-1].body:
-            case (Reduce(body=(), ranges=(depth,)) as sum_, Store() as store) if is_contraction(sum_):
+            case (Reduce(body=(), ranges=(depth,)) as sum_, Store() as store) if adds_products(sum_):
                 reads = table.loads_of(sum_)
             case _:
                 return None

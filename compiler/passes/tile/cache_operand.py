@@ -53,7 +53,7 @@ class CacheOperand(TilePass):
 
     def cheapest_copy(self, table: Accesses, s: Reduce, machine: Machine) -> OperandCopy | None:
         """Return the copy of an operand of `s` that moves the fewest elements; results across lanes are moved as well."""
-        reads = [a for a in table.all if isinstance(a.stmt, Reduce) and a.stmt.name == s.name]
+        reads = [a for a in table.all if isinstance(a.consumer, Reduce) and a.consumer.name == s.name]
         copies = [copy for a in reads if (copy := self.operand_copy(table, a, s, machine))]
         return min(copies, key=lambda c: c.moved_elements(table), default=None)
 
@@ -108,8 +108,7 @@ class CacheOperand(TilePass):
         """Return the copy before the outermost long loop that does not change the operand, where it fits; None if it does nowhere."""
         if table.roles[a.buffer] != "in" or not any(table.stride(a, r.var) == 1 for r in s.ranges):
             return None
-        loads = [e for e in s.value.subexprs if isinstance(e, Load) and (e.buffer, e.index) == (a.buffer, a.index)]
-        if any(e.mask is not None for e in loads):
+        if a.is_masked:
             return None  # the copy would read out of bounds
         enclosing_loops = [r for r in a.loops if r not in s.ranges]
         loops = [r for r in enclosing_loops if isinstance(table.loops[r.var][1], For)]
@@ -119,7 +118,7 @@ class CacheOperand(TilePass):
         index_vars = {n for d in a.index for n in variables(d)}
         if not reuse_loops or not strided_loops or not index_vars <= {r.var for r in a.loops}:
             return None
-        others = [b for b in table.loads_of(a.stmt) if b is not a]
+        others = [b for b in table.loads_of(s) if b is not a]
         lane = strided_loops[-1]
         lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
         last = s.ranges[-1]

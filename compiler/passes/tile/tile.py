@@ -9,14 +9,16 @@ from math import gcd, prod
 
 from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.contraction import ContractionProblem, OperandWindow, RegisterTile, best_common_width, ranked_tiles
+from compiler.cost.issue import operation_cost
 from compiler.cost.machine import Machine
 from compiler.cost.vectorization import transpose_loops
 from compiler.ir.symbolic.affine import stride
 from compiler.ir.symbolic.index_expr import Dim, interval, product, variables
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.contraction import is_contraction
+from compiler.ir.tile.contraction import adds_products, is_contraction
 from compiler.ir.tile.kernel import For, Kernel, Let, Range, Reduce, Stmt, dim_hint
 from compiler.ir.tile.substitution import with_unique_names
+from compiler.ir.types import DType
 from compiler.passes.base import Context, TilePass, from_machine, register
 
 MAX_ALTERNATIVES = 7
@@ -204,7 +206,7 @@ class Tile(TilePass):
             windows,
             unpacked=unpacked,
             panel_stride=gcd(*strides),
-            sums=len(outer_sums) - column_sums + (not sums_rows),
+            sums=(len(outer_sums) - column_sums + (not sums_rows)) * register_count(s.value.dtype, lane, machine),
             column_sums=column_sums,
             vector_registers=1 + any(table.stride(a, step) is None for a in lane_reads),
         )
@@ -218,6 +220,7 @@ class Tile(TilePass):
                 taps_overlap=not windows and has_overlapping_taps(table, reads, row, s, machine.max_unrolled_steps),
                 lane_stride=lane_stride,
                 results_per_column=dim_hint(product(r.extent for r in interleaved_loops)),
+                operations=step_operations(table, s, lane, row, machine),
             )
         return [ContractionNest(s.name, row, interleaved_loops, lane, problem, panels, enclosing_loops, sums_rows)]
 
@@ -265,6 +268,20 @@ class Tile(TilePass):
 def is_tileable(table: Accesses, r: Range) -> bool:
     """Return True if iterations of a loop may be computed together: it is parallel, or adds a fixed number of terms."""
     return table.is_parallel(r.var) or (isinstance(table.loops[r.var][1], Reduce) and isinstance(r.extent, int))
+
+
+def step_operations(table: Accesses, s: Reduce, lane: Range, row: Range, machine: Machine) -> int:
+    """Return the operations that a step does for each vector of results, apart from what rows or columns share; a multiply-add is one."""
+    values = (*(t.value for t in s.body if isinstance(t, Let)), s.value)
+    calls = (e for value in values for e in value.calls if {lane.var, row.var} <= table.varying_loops(e))
+    own = sum(operation_cost(e.primitive, machine) * register_count(e.dtype, lane, machine) for e in calls)
+    combined = operation_cost(s.op, machine) * register_count(s.value.dtype, lane, machine)
+    return max(1, own if adds_products(s) else own + combined)
+
+
+def register_count(dtype: DType, lane: Range, machine: Machine) -> int:
+    """Return the registers that hold a value of `dtype` for each lane."""
+    return max(1, lane.lanes * dtype.bits // machine.vector_bits)
 
 
 def reads_lanes(table: Accesses, s: Stmt, lane: Range) -> bool:

@@ -51,7 +51,9 @@ class Unroll(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         machine = context.machine
         accesses = context.accesses(ir)
-        accumulator_tiles = {id(a.stmt): accumulator_tile(a.loops) for a in accesses.all if is_contraction(a.stmt)}
+        accumulator_tiles = {
+            id(a.consumer): accumulator_tile(a.loops) for a in accesses.all if is_contraction(a.consumer)
+        }
 
         def rule(stmt: Stmt) -> Block:
             if any(tile.stmt_ranges(s) for s in tile.stmt_body(stmt)):

@@ -212,3 +212,14 @@ def test_a_panel_is_not_wider_than_the_loop() -> None:
     result = CacheOperand().for_machine(AVX512).run(parse_kernel(text), Context(AVX512))
     (sum_,) = [s for s in walk(result.body) if isinstance(s, Reduce)]
     assert [s.type.static_shape() for s in walk(result.body) if isinstance(s, Local)] == [(5, 70)], sum_
+
+
+def test_operands_of_bound_values_are_copied() -> None:
+    """A squared distance reads its operands in a value that it binds."""
+    distance = "{ %v = %x[%h, %i, %r] - SECOND  yield %v * %v }"
+    copy = "local %t: f32[6, 5] for %a in 0..6 { for %b in 0..5 { store %w[%h, %b, %a], %t[%a, %b] } }"
+    before = SCALARS.replace("{ yield %x[%h, %i, %r] * %w[%h, %j, %r] }", distance.replace("SECOND", "%w[%h, %j, %r]"))
+    after = attention("for %i in 0..16", copy, "%w[%h, %j, %r]").replace(
+        "{ yield %x[%h, %i, %r] * %w[%h, %j, %r] }", distance.replace("SECOND", "%t[%r, %j]")
+    )
+    check_pass("cache-operand", before=before, after=after, remark="%w cached transposed per %i")

@@ -422,3 +422,33 @@ def test_sums_that_another_sum_adds_share_vectors(count: int, tile: str, columns
         remark=f"{count} rows x {columns} columns",
         machine=AVX512,
     )
+
+
+@pytest.mark.parametrize("value", ["abs(%x[%i, %k] - %w[%k, %j])", "%v * %v"])
+@pytest.mark.parametrize("machine", [AVX512, AVX2, NEON])
+def test_distances_have_blocks_of_accumulators(value: str, machine: Machine) -> None:
+    text = f"""kernel @k(in %x: f32[300, 64], in %w: f32[64, 320], out %y: f32[300, 320]) {{
+      parallel %i in 0..300 {{ parallel %j in 0..320 tile {machine.lanes(32)} lanes {machine.lanes(32)} {{
+        %s = reduce add %k in 0..64 {{ %v = %x[%i, %k] - %w[%k, %j]  yield {value} }}
+        store %s, %y[%i, %j]
+      }} }}
+    }}"""
+    found = sizes(text, machine=machine)
+    registers = -(-found["j"] // machine.lanes(32))
+    assert found["i"] > 1
+    assert (
+        registers > 1
+    )  # a broadcast serves several vectors: no operand of an instruction, it takes a step of a vector unit
+    assert found["i"] * registers + registers + 1 <= machine.registers
+
+
+def test_wide_accumulators_take_several_registers() -> None:
+    """Numbers of 64 bits of 16 comparisons."""
+    text = """kernel @k(in %x: f32[300, 64], in %w: f32[64, 320], out %y: i64[300, 320]) {
+      parallel %i in 0..300 { parallel %j in 0..320 tile 16 lanes 16 {
+        %s = reduce add %k in 0..64 { yield cast<i64>(%x[%i, %k] < %w[%k, %j]) }
+        store %s, %y[%i, %j]
+      } }
+    }"""
+    found = sizes(text)
+    assert 2 * found["i"] * found["j"] // 16 < AVX512.registers
