@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd, log2
+from math import gcd, lcm, log2
 
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK
@@ -59,6 +59,7 @@ class ContractionProblem:
     `private_windows`: operands that each accumulator reads privately.
     `row_stride`: bytes between rows of the shared operand, 0 if unknown; `element_bytes`: size of its elements.
     `taps_overlap`: unrolled taps of a row read elements of other rows.
+    `row_unit`: rows of a tile are a multiple of it, because loops inside are tiled whole.
     `lane_stride`: bytes between results of neighbouring lanes if those of rows are contiguous; 0 if those of lanes are.
     `results_per_column`: contiguous results that a row has per column, each in a vector of its own.
     `unpacked`: the operand along lanes is not packed, so a tile skips the columns of other tiles in memory.
@@ -77,6 +78,7 @@ class ContractionProblem:
     row_stride: int = 0
     element_bytes: int = 4
     taps_overlap: bool = False
+    row_unit: int = 1
     lane_stride: int = 0
     results_per_column: int = 1
     unpacked: bool = False
@@ -185,6 +187,11 @@ def best_tiles(rows: int, problems: Sequence[ContractionProblem], machine: Machi
     return ranked_tiles(rows, problems, machine)[0]
 
 
+def cycles_per_row(rows: int, problem: ContractionProblem, machine: Machine) -> float:
+    """Return the cycles per reduction step and row with the best tile."""
+    return total_cycles(rows, problem, best_tiles(rows, [problem], machine)[0], machine) / rows
+
+
 def ranked_tiles(rows: int, problems: Sequence[ContractionProblem], machine: Machine) -> list[list[RegisterTile]]:
     """Return tiles of equal height for contractions that share their rows, one list per height, the best first.
 
@@ -192,7 +199,8 @@ def ranked_tiles(rows: int, problems: Sequence[ContractionProblem], machine: Mac
     the tiles with the fewest loads, then to the lowest.
     """
     ranked: list[tuple[tuple[float, float, int], list[RegisterTile]]] = []
-    for height in range(1, min(max_block_rows(rows, problem, machine) for problem in problems) + 1):
+    unit = lcm(*(problem.row_unit for problem in problems))
+    for height in range(unit, min(max_block_rows(rows, problem, machine) for problem in problems) + 1, unit):
         chosen, time, loads = [], 0.0, 0.0
         for problem in problems:
             block = best_width(rows, height, problem, machine)
@@ -220,7 +228,8 @@ def best_common_width(
     for width in range(step, min(widest, machine.max_tile_vectors, (machine.registers - 2) // 2) + 1, step):
         chosen, time = list[RegisterTile](), 0.0
         for rows, problem in row_counts_and_problems:
-            blocks = (RegisterTile(h, width) for h in range(1, max_block_rows(rows, problem, machine) + 1))
+            heights = range(problem.row_unit, max_block_rows(rows, problem, machine) + 1, problem.row_unit)
+            blocks = (RegisterTile(h, width) for h in heights)
             times = {b: total_cycles(rows, problem, b, machine) for b in blocks if fits_registers(b, problem, machine)}
             if times:
                 chosen.append(min(times, key=lambda b: times[b]))

@@ -99,16 +99,15 @@ def direct_cycles(n: Node, window: ScatterWindow, machine: Machine) -> float:
     """Estimate the cycles of convolution `n`.
 
     Lanes along pixels load a vector of them for each tap, from the second-level cache, and as many taps for each remainder by
-    the stride; lanes along channels may be idle.
+    the stride; lanes along channels may be idle.  Zero padding counts as little as results add of it.
     """
-    image, inputs, outputs = problem_sizes(n.operands[0], window)
+    _, inputs, outputs = problem_sizes(n.operands[0], window)
     lanes, pixels = machine.lanes(n.dtype.compute.bits), prod(map(dim_hint, (n.shape[0], *n.shape[2:])))
     taps = prod(-(-k // s) for k, s in zip(window.taps, window.stride, strict=True))
     load = machine.l2_line_cycles + machine.unaligned_cost / machine.loads_per_cycle
     along_pixels = pixels * taps * (outputs / machine.fma_per_cycle + load) / lanes
-    along_channels = (
-        image * prod(window.taps) * -(-outputs // lanes) / machine.fma_per_cycle / machine.products_efficiency
-    )
+    products = pixels * prod(window.taps) / prod(window.stride)
+    along_channels = products * -(-outputs // lanes) / machine.fma_per_cycle / machine.products_efficiency
     return inputs * min(along_pixels, along_channels)
 
 
@@ -133,17 +132,21 @@ def problem_sizes(image: Node, window: ScatterWindow) -> tuple[int, int, int]:
 def as_product(n: Node, image: Node, start: Sequence[int], window: ScatterWindow) -> Node:
     """Return convolution `n` as a product of its weight with all pixels of `image`, and what puts the results in place.
 
-    The first of these is result `start`.
+    The first of these is result `start`.  Result channels are the inner rows of the product, so that lanes may lie along them.
     """
-    weight = window.weight
+    weight, taps, area = window.weight, window.taps, image.shape[2:]
     total = n.dtype.compute if n.dtype.is_float else n.dtype
-    groups, (batch, channels) = (window.groups,) if window.groups > 1 else (), image.shape[:2]
-    inputs, outputs = channels // window.groups, weight.shape[1] * window.groups
-    by_group = ops.reshape(weight, shape=(*groups, inputs, product(weight.shape[1:])))
-    rows = folded(ops.permute(by_group, dims=(*range(len(groups)), len(groups) + 1, len(groups))))
-    pixels = ops.reshape(image, shape=(batch, *groups, inputs, product(image.shape[2:])))
+    groups, (batch, channels), outputs = (window.groups,) if window.groups > 1 else (), image.shape[:2], weight.shape[1]
+    inputs, g = channels // window.groups, len(groups)
+    by_group = ops.reshape(weight, shape=(*groups, inputs, outputs, *taps))
+    taps_first = ops.permute(by_group, dims=(*range(g), *range(g + 2, by_group.type.rank), g + 1, g))
+    rows = folded(ops.reshape(taps_first, shape=(*groups, prod(taps) * outputs, inputs)))
+    pixels = ops.reshape(image, shape=(batch, *groups, inputs, product(area)))
     products = ops.matmul(rows, pixels, dtype=total)
-    windows = ops.reshape(products, shape=(batch, outputs, *weight.shape[2:], *image.shape[2:]))
+    by_tap = ops.reshape(products, shape=(batch, *groups, *taps, outputs, *area))
+    first, channel = 1 + g, 1 + g + len(taps)
+    dims = (*range(first), channel, *range(first, channel), *range(channel + 1, by_tap.type.rank))
+    windows = ops.reshape(ops.permute(by_tap, dims=dims), shape=(batch, outputs * window.groups, *taps, *area))
     if window.taps == window.stride:
         y = side_by_side(windows, start, n.shape)
     else:

@@ -8,7 +8,15 @@ from itertools import product as product_of
 from math import gcd, prod
 
 from compiler.analysis.accesses import Access, Accesses
-from compiler.cost.contraction import ContractionProblem, OperandWindow, RegisterTile, best_common_width, ranked_tiles
+from compiler.cost.contraction import (
+    ContractionProblem,
+    OperandWindow,
+    RegisterTile,
+    best_common_width,
+    best_tiles,
+    cycles_per_row,
+    ranked_tiles,
+)
 from compiler.cost.issue import operation_cost
 from compiler.cost.machine import Machine
 from compiler.cost.vectorization import transpose_loops
@@ -54,7 +62,9 @@ class Tile(TilePass):
         excluded_rows = {b.row for b in blocks if any(b.row in o.enclosing_loops and b.row != o.row for o in blocks)}
         if excluded_rows:
             blocks = [b for s in contractions for b in self.match_contraction(table, s, excluded_rows, machine)]
-        self.tile_transposed_loops(table, sizes, {r for b in blocks for r in (b.row, *b.interleaved_loops)}, context)
+        self.tile_transposed_loops(
+            table, sizes, {r for b in blocks for r in (b.row, *b.whole_rows, *b.interleaved_loops)}, context
+        )
         blocks = [b.with_max_columns(sizes[b.lane.var]) if b.lane.var in sizes else b for b in blocks]
         for group in constraint_groups(blocks):
             self.choose_tiles(group, sizes, machine, context)
@@ -222,7 +232,36 @@ class Tile(TilePass):
                 results_per_column=dim_hint(product(r.extent for r in interleaved_loops)),
                 operations=step_operations(table, s, lane, row, machine),
             )
-        return [ContractionNest(s.name, row, interleaved_loops, lane, problem, panels, enclosing_loops, sums_rows)]
+        nest = ContractionNest(s.name, row, interleaved_loops, lane, problem, panels, enclosing_loops, sums_rows)
+        while (wider := self.with_outer_rows(table, reads, nest, machine)) is not None:
+            nest = wider
+        return [nest]
+
+    def with_outer_rows(
+        self, table: Accesses, reads: list[Access], nest: ContractionNest, machine: Machine
+    ) -> ContractionNest | None:
+        """Return `nest` with rows of another loop, and its row loop tiled whole, if that takes fewer cycles; else None.
+
+        parallel %g in 0..2 { parallel %h in 0..4 { for %j lanes 16 { reduce %k { w[%g, %h, %k] * x[%k, %j] } } } }
+        ->  parallel %g tile 2 { parallel %h tile 4 { for %j tile 32 lanes 16 { ...
+        """
+        row, problem = nest.row, nest.problem
+        if row is None or not isinstance(row.extent, int) or problem.private_windows or problem.taps_overlap:
+            return None
+        if nest.sums_rows or best_tiles(nest.rows, [problem], machine)[0].rows < nest.rows:
+            return None
+        inside = (row, *nest.whole_rows, *nest.interleaved_loops)
+        loops_around = (r for r in nest.enclosing_loops if r not in inside and isinstance(r.extent, int))
+        others = tuple(r for r in loops_around if table.is_parallel(r.var))
+        outer = self.row_loop(table, reads, nest.lane, others)
+        loops = (outer, *inside) if outer is not None else ()
+        if outer is None or any(table.local_bytes(r.var) or len(contractions_in(table, r)) > 1 for r in loops):
+            return None
+        strides = (row_stride_bytes(table, reads, r.var, nest.lane) for r in (outer, row))
+        both = replace(problem, row_unit=nest.rows, row_stride=gcd(*strides))
+        wider = replace(nest, row=outer, whole_rows=(row, *nest.whole_rows), problem=both)
+        pays = cycles_per_row(wider.rows, both, machine) < cycles_per_row(nest.rows, problem, machine)
+        return wider if pays else None
 
     def choose_tiles(
         self, blocks: list[ContractionNest], sizes: dict[str, int], machine: Machine, context: Context
@@ -243,8 +282,8 @@ class Tile(TilePass):
             elif not context.may_apply(self, message):
                 return
             if b.row is not None:
-                sizes[b.row.var] = height
-            sizes.update({r.var: dim_hint(r.extent) for r in b.interleaved_loops})
+                sizes[b.row.var] = max(1, height // b.problem.row_unit)
+            sizes.update({r.var: dim_hint(r.extent) for r in (*b.whole_rows, *b.interleaved_loops)})
             sizes[b.lane.var] = width
 
     def with_tiles(self, blocks: list[ContractionNest], tiles: list[RegisterTile]) -> Tile:
@@ -282,6 +321,11 @@ def step_operations(table: Accesses, s: Reduce, lane: Range, row: Range, machine
 def register_count(dtype: DType, lane: Range, machine: Machine) -> int:
     """Return the registers that hold a value of `dtype` for each lane."""
     return max(1, lane.lanes * dtype.bits // machine.vector_bits)
+
+
+def contractions_in(table: Accesses, r: Range) -> list[Stmt]:
+    """Return the contractions inside loop `r`."""
+    return [s for s in tile.walk(tile.stmt_body(table.loops[r.var][1])) if is_contraction(s)]
 
 
 def reads_lanes(table: Accesses, s: Stmt, lane: Range) -> bool:
@@ -346,7 +390,8 @@ def operand_window(table: Accesses, a: Access, row_var: str, last: Range) -> Ope
 class ContractionNest:
     """Loops and shape of a contraction: row loop (if any), loops whose results lie between its rows, and lane loop.
 
-    `panels` are the constants that it reads.  `sums_rows` if another sum adds what the rows compute.
+    `panels` are the constants that it reads.  `sums_rows` if another sum adds what the rows compute.  `whole_rows` are further
+    loops of rows, which one tile covers.
     """
 
     name: str
@@ -357,10 +402,11 @@ class ContractionNest:
     panels: frozenset[str]
     enclosing_loops: tuple[Range, ...]
     sums_rows: bool = False
+    whole_rows: tuple[Range, ...] = ()
 
     @property
     def rows(self) -> int:
-        return tiling_extent(self.row.extent) if self.row is not None else 1
+        return tiling_extent(self.row.extent) * self.problem.row_unit if self.row is not None else 1
 
     def height(self, rows: int) -> int:
         """Return how many of `rows` a tile may have: a sum's loop consists of whole tiles."""

@@ -351,6 +351,31 @@ SUMMED = """kernel @scores(in %q: f32[{heads}, 64], in %keys: f32[{keys}, 64], o
 """The same with one result for each head."""
 
 
+def product_of_rows(groups: int, rows: int, image: str = "%k, %j", statements: str = "") -> str:
+    return f"""kernel @k(in %w: f32[{groups}, {rows}, 64], in %x: f32[{groups}, 64, 512], out %y: f32[{groups}, {rows}, 512]) {{
+      parallel %g in 0..{groups} {{ parallel %h in 0..{rows} {{ parallel %j in 0..512 lanes 16 {{
+        %s = reduce add %k in 0..64 {{ yield %w[%g, %h, %k] * %x[{image}] }}
+        store %s, %y[%g, %h, %j]
+      }} }} {statements} }}
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows", "block"), [(2, 4, (2, 4)), (4, 2, (4, 2)), (64, 4, (14, 1)), (4, 64, (1, 14))]
+)
+def test_rows_of_two_short_loops_are_taken_together(groups: int, rows: int, block: tuple[int, int]) -> None:
+    """Vectors of the image are loaded once for all of them."""
+    found = sizes(product_of_rows(groups, rows, "0, %k, %j"))
+    assert (found["g"], found["h"]) == block
+
+
+def test_rows_that_read_other_vectors_or_hold_two_sums_are_not_taken_together() -> None:
+    """Nothing is shared between groups, and tiles of two sums would have to agree."""
+    second = "parallel %i in 0..4 { %t = reduce add %k in 0..64 { yield %w[%g, %i, %k] * %x[0, %k, 0] } store %t, %y[%g, %i, 0] }"
+    assert sizes(product_of_rows(2, 4, "%g, %k, %j"))["g"] == 1
+    assert sizes(product_of_rows(2, 4, "0, %k, %j", second))["g"] == 1
+
+
 def test_rows_of_sums_over_lanes_share_what_they_read() -> None:
     check_pass(
         "tile",
