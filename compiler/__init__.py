@@ -63,6 +63,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'compiler' has no attribute {name!r}")
     import importlib
 
-    module = importlib.import_module(_LAZY_EXPORTS[name])
+    from compiler.driver.interpreter_settings import compile_time_settings
+
+    with compile_time_settings():
+        module = importlib.import_module(_LAZY_EXPORTS[name])
     value = globals()[name] = module if module.__name__ == f"compiler.{name}" else getattr(module, name)
     return value

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TypeAlias
 
 from compiler.codegen.llvm.builder import IRBuilder, llvm_type, memory_type
@@ -40,22 +42,29 @@ class AddressEmitter(ABC):
     def emit_resolved_index(self, d: Dim, coord: Coord, lane: Axis | None) -> str:
         """Emit a resolved index: a scalar, or a vector of `lane.lanes` elements if `lane` is given."""
         lanes = lane.lanes if lane else 0
-        ty = llvm_type(i64, lanes)
-        constant = (lambda n: f"splat (i64 {n})") if lanes else str
         if isinstance(d, int):
-            return constant(d)
+            return integer(d, lanes)
         total = ""
-        for mono, coef in d.terms:
-            term = ""
-            for atom in mono:
-                factor = self._emit_atom(atom, coord, lane)
-                term = factor if not term else self.b.emit(f"mul nsw {ty} {term}, {factor}", may_hoist=not lanes)
-            if not term:
-                term = constant(coef)
-            elif coef != 1:
-                term = self.b.emit(f"mul nsw {ty} {term}, {constant(coef)}", may_hoist=not lanes)
-            total = term if not total else self.b.emit(f"add nsw {ty} {total}, {term}", may_hoist=not lanes)
+        for term in d.terms:
+            value = self._emit_term(term, coord, lane)
+            total = value if not total else self._emit_sum([total, value], lanes)
         return total
+
+    def _emit_term(self, term: tuple[Monomial, int], coord: Coord, lane: Axis | None) -> str:
+        """Emit a product of atoms and a coefficient."""
+        (mono, coef), lanes, value = term, lane.lanes if lane else 0, ""
+        ty = llvm_type(i64, lanes)
+        for atom in mono:
+            factor = self._emit_atom(atom, coord, lane)
+            value = factor if not value else self.b.emit(f"mul nsw {ty} {value}, {factor}", may_hoist=not lanes)
+        if not value:
+            return integer(coef, lanes)
+        return value if coef == 1 else self.b.emit(f"mul nsw {ty} {value}, {integer(coef, lanes)}", may_hoist=not lanes)
+
+    def _emit_sum(self, values: Iterable[str], lanes: int = 0) -> str:
+        """Add values from left to right."""
+        ty = llvm_type(i64, lanes)
+        return reduce(lambda x, y: self.b.emit(f"add nsw {ty} {x}, {y}", may_hoist=not lanes), values)
 
     def _emit_atom(self, atom: Atom, coord: Coord, lane: Axis | None) -> str:
         lanes = lane.lanes if lane else 0
@@ -106,27 +115,37 @@ class AddressEmitter(ABC):
         variable = offset - constant
         element, base = memory_type(buffer.type.dtype), buffer.pointer
         if isinstance(variable, IndexExpr):
-            names = sorted(variables(variable))
-            coords = tuple(coord[v[:-1]] for v in names if v.endswith("@"))
-            bound = tuple(tuple(coord[a] for a in self.scope.values[v].axes) for v in names if v in self.scope.values)
-            key = ("pointer", base, variable, coords, bound)
+            key = ("pointer", base, variable, self._position(variable, coord))
             if key not in self.memo:
                 parts = self._split_invariant(variable, coord)
                 flags = " inbounds" if len(parts) == 1 else ""  # a part alone may lead out of the buffer
                 for part in parts:
-                    index = self.emit_resolved_index(part, coord, None)
+                    index = self._emit_sum(part)
                     base = self.b.emit(f"getelementptr{flags} {element}, ptr {base}, i64 {index}", may_hoist=True)
                 self.memo[key] = base
             base = self.memo[key]
         return self.b.emit(f"getelementptr {gep_flags} {element}, ptr {base}, i64 {constant}") if constant else base
 
-    def _split_invariant(self, index: IndexExpr, coord: Coord) -> list[IndexExpr]:
-        """Return the sum of the terms that the innermost loop does not change, and that of the others; none that is empty."""
-        parts: dict[bool, list[tuple[Monomial, int]]] = {True: [], False: []}
+    def _split_invariant(self, index: IndexExpr, coord: Coord) -> list[list[str]]:
+        """Return the terms that the innermost loop does not change, and the others; neither if there are none.  A term is emitted once."""
+        parts: dict[bool, list[str]] = {True: [], False: []}
         for term in index.terms:
-            value = self.emit_resolved_index(IndexExpr((term,)), coord, None)
-            parts[self.b.is_invariant(value)].append(term)
-        return [IndexExpr(tuple(terms)) for terms in parts.values() if terms]
+            key = ("pointer", term, self._position(IndexExpr((term,)), coord))
+            if key not in self.memo:
+                self.memo[key] = self._emit_term(term, coord, None)
+            parts[self.b.is_invariant(self.memo[key])].append(self.memo[key])
+        return [values for values in parts.values() if values]
+
+    def _position(self, index: IndexExpr, coord: Coord) -> tuple[object, ...]:
+        """Return what a resolved index depends on at `coord`: coordinates of its axes, and of the integers that it names."""
+        names, values = sorted(variables(index)), self.scope.values
+        own = tuple(coord[v[:-1]] for v in names if v.endswith("@"))
+        return own, tuple(tuple(coord[a] for a in values[v].axes) for v in names if v in values)
+
+
+def integer(n: int, lanes: int) -> str:
+    """Return an i64, or a vector of them, as an operand."""
+    return f"splat (i64 {n})" if lanes else str(n)
 
 
 def size_param_name(s: DynamicSize) -> str:
