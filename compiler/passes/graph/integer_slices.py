@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, constant_node, scalar_constant
 from compiler.ir.graph.structure import IndexMap, Position, index_vars, is_view, position_variables
 from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
+from compiler.ir.tile.kernel import dim_hint
 from compiler.ir.types import DType, f32, i8, i32, u8
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import known_values, static_bytes
@@ -56,9 +58,10 @@ class IntegerSlices(GraphPass):
     %d = cast (((%q + 0x808080) >> [16, 8, 0]) - 128) {dtype=i8}               %d: i8[3, 64]
     %p = matmul %d, %w {dtype=i32}   %y = sum (%p * [2^16, 2^8, 1] * %unit)
 
-    A dot product of bytes multiplies integers as they are stored, where floats take a conversion for each.  Applies to
-    constants of more than `min_bytes` bytes, which at most `max_rows` rows read, if the target has such dot products.
-    Integers of 1, 2 and 4 bits share words.  Zero points are subtracted from the sums.
+    A dot product of bytes multiplies four integers as they are stored, in the time of one multiply-add and without a conversion.
+    Applies to constants of more than `min_bytes` bytes and to floats that at least `min_columns` results read, if the target has
+    such dot products; to one row, if the sum is split into groups.  Integers of 1, 2 and 4 bits share words.  Zero points are
+    subtracted from the sums.
 
     A float is rounded to 2^-23 of the largest of its row, as a sum of floats that contains that one is, whether or not the sum
     is split into groups; the sums of integers are exact.  Where a row is not finite, its results are not.
@@ -70,10 +73,11 @@ class IntegerSlices(GraphPass):
 
     name = "integer-slices"
     min_bytes: int = from_machine("l1")
-    max_rows: int = 1
+    min_columns: int = 64  # slices of a float take about as many operations as they save for so many
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        if not any(s.m == 1 for s in context.matrix_shapes if find_matrix_shape([s], u8.name, i8.name, i32.name)):
+        shapes = [s for s in context.matrix_shapes if s.m == 1 and s.k > SLICES]
+        if not find_matrix_shape(shapes, u8.name, i8.name, i32.name):
             return ir
         found = match_quantized_values(ir)
         new: dict[Node, Node] = {}
@@ -98,7 +102,9 @@ class IntegerSlices(GraphPass):
             if not (integers.count(var("r0")) == floats.count(var("r0")) == 1) or rows is None:
                 continue
             count, values = x.shape[rows[0]], known_values(m.codes)
-            if values is None or not isinstance(count, int) or count > self.max_rows:
+            if values is None or not isinstance(count, int) or self.has_few_columns(n, floats):
+                continue
+            if count > 1 and len(split_dims(x, floats.index(var("r0")))) > 1:
                 continue
             least_bits, signed = fewest_bits(values)
             axis = integers.index(var("r0"))
@@ -112,6 +118,13 @@ class IntegerSlices(GraphPass):
                 zero_point = ops.sub(scalar_constant(0, i32) if zero_point is None else zero_point, least)
             return sliced_contraction(n, k, codes, zero_point, rows)
         return None
+
+    def has_few_columns(self, n: Node, floats: Position) -> bool:
+        """Return True if fewer than `min_columns` results of `n` read a float."""
+        return (
+            prod(dim_hint(d) for k, d in enumerate(n.shape) if f"i{k}" not in position_variables(floats))
+            < self.min_columns
+        )
 
 
 def row_axis(floats: Position, integers: Position, rank: int) -> tuple[int, int] | None:

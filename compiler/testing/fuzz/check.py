@@ -39,7 +39,7 @@ AGGRESSIVE_PASSES = {
     "separate-windows": "separate-windows{max-time-ratio=1000.0}",
     "two-level-argmax": "two-level-argmax{min-seconds=0, min-block=2}",
     "two-level-reduction": "two-level-reduction{min-seconds=0, steps-per-thread=1}",
-    "integer-slices": "integer-slices{min-bytes=8}",
+    "integer-slices": "integer-slices{min-bytes=8, min-columns=1}",
     "narrow-constants": "narrow-constants{min-bytes=8}",
     "winograd": "winograd{max-time-ratio=1000.0}",
     "compute-at": "compute-at{min-steps-per-thread=0}",

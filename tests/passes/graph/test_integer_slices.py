@@ -18,7 +18,7 @@ from compiler.passes.manager import run_pipeline
 from compiler.target import MatrixShape
 from compiler.testing.checks import check_pass, parse_ir
 
-PASS = "integer-slices{min-bytes=0}"
+PASS = "integer-slices{min-bytes=0,min-columns=1}"
 SHAPES = (MatrixShape(1, 16, 4, "u8", "i8", "i32"),)
 
 
@@ -59,12 +59,32 @@ def test_bytes_are_multiplied_as_they_are() -> None:
     )
 
 
+GROUPS = """graph(%x: f32[{rows}, 8]) {{
+  %g = reshape %x {{shape=[{rows}, 2, 4]}}  %a = permute %g {{dims=[1, 0, 2]}}
+  %w = constant u8[2, 4, 1] [[[1], [2], [3], [200]], [[4], [5], [6], [7]]]
+  %c = cast %w {{dtype=f32}}  %p = matmul %a, %c  %y = sum %p {{dims=[0]}}  return %y }}"""
+
+
 UNCHANGED = {
     "a machine without dot products": (product("[[1], [2], [3], [4]]"), ()),
-    "two rows": (product("[[1], [2], [3], [4]]", rows=2), SHAPES),
+    "groups of several rows": (GROUPS.format(rows=2), SHAPES),
     "integers of 16 bits": (product("[[1], [2], [3], [400]]", "i32"), SHAPES),
     "terms that fill no word": (product("[[1], [2], [3], [4], [5]]", terms=5), SHAPES),
 }
+
+
+def test_groups_of_one_row_share_its_unit() -> None:
+    x = np.array([[1, 2, 3, 4, 1e-3, 2e-3, 3e-3, 4e-3]], np.float32)
+    result, graph = run(GROUPS.format(rows=1), x)
+    assert [n.shape for n in graph.nodes if n.op.name == "amax"] == [(1, 1, 1)]
+    np.testing.assert_allclose(result[0, 0], 814 + 0.06, rtol=1e-6)
+
+
+def test_rows_side_by_side() -> None:
+    """Each has a unit of its own."""
+    x = np.array([[1, 2, 3, 4], [1e-3, 2e-3, 3e-3, 4e-3]], np.float32)
+    result, _ = run(product("[[1], [2], [3], [200]]", rows=2), x)
+    np.testing.assert_allclose(result[:, 0], [814, 0.814], rtol=1e-6)
 
 
 @pytest.mark.parametrize("case", UNCHANGED)
