@@ -43,8 +43,11 @@ UNIT_BITS = 22
 LEAST_UNIT = float(np.finfo(np.float32).tiny)
 """Least unit: the reciprocal of a smaller one would overflow."""
 
-MAX_SUM = (1 << 31) - 1
-"""Largest sum in i32."""
+MAX_CODE = 255
+"""Largest code, and zero point."""
+
+MAX_TERMS = ((1 << 31) - 1) // (128 * 2 * MAX_CODE)
+"""Terms whose sum fits i32: slices times differences of codes and zero points."""
 
 
 @register
@@ -90,47 +93,57 @@ class IntegerSlices(GraphPass):
     def with_slices(self, n: Node, found: Mapping[Node, Match]) -> Node | None:
         """Return contraction `n` of f32 with its floats in slices; None if no operand consists of constant integers."""
         positions, terms = operand_positions(n), n.structure.domain(n).extents  # type: ignore[attr-defined]  # a reduction
-        if n.dtype != f32 or len(terms) != 1 or not isinstance(terms[0], int) or terms[0] > MAX_SUM >> 15:
+        if n.dtype != f32 or len(terms) != 1 or not isinstance(terms[0], int) or terms[0] > MAX_TERMS:
             return None
         for k, (integers, floats) in enumerate((positions, positions[::-1])):
             m, x = found[n.operands[k]], n.operands[1 - k]
-            if not isinstance(m, QuantizedValue) or m.scale is not None or not is_known(m.dequantize(f32)):
-                continue
-            if not m.codes.dtype.is_integer or static_bytes(m.codes) <= self.min_bytes or x.dtype != f32:
-                continue
             rows = row_axis(floats, integers, n.type.rank)
-            if not (integers.count(var("r0")) == floats.count(var("r0")) == 1) or rows is None:
+            if not isinstance(m, QuantizedValue) or not self.is_constant_integer(m) or rows is None or x.dtype != f32:
                 continue
-            count, values = x.shape[rows[0]], known_values(m.codes)
-            if values is None or not isinstance(count, int) or self.has_few_columns(n, floats):
+            if not (integers.count(var("r0")) == floats.count(var("r0")) == 1) or self.has_few_columns(n, floats):
                 continue
-            if count > 1 and len(split_dims(x, floats.index(var("r0")))) > 1:
+            is_split = len(split_dims(x, floats.index(var("r0")))) > 1
+            values, axis = known_values(m.codes), integers.index(var("r0"))
+            if values is None or x.shape[rows[0]] != 1 and (is_split or not isinstance(x.shape[rows[0]], int)):
                 continue
-            least_bits, signed = fewest_bits(values)
-            axis = integers.index(var("r0"))
-            fitting = (b for b in CODE_BITS if b >= least_bits and values.shape[axis] % (WORD_BITS // b) == 0)
-            if (bits := next(fitting, None)) is None:
-                continue
-            least = -(1 << (bits - 1)) * signed
-            codes = codes_in_words(m.codes, values - least, bits, axis)
-            zero_point = m.zero_point
-            if least:
-                zero_point = ops.sub(scalar_constant(0, i32) if zero_point is None else zero_point, least)
-            return sliced_contraction(n, k, codes, zero_point, rows)
+            if (chosen := code_bits(values, axis)) is not None:
+                bits, least = chosen
+                codes = codes_in_words(m.codes, values - least, bits, axis)
+                return sliced_contraction(n, k, codes, zero_point_from(m.zero_point, least), rows)
         return None
+
+    def is_constant_integer(self, m: QuantizedValue) -> bool:
+        """Return True for integers of more than `min_bytes` bytes without scale, whose zero point has 8 bits."""
+        if m.scale is not None or not m.codes.dtype.is_integer or static_bytes(m.codes) <= self.min_bytes:
+            return False
+        zero_points = np.zeros(1, np.int32) if m.zero_point is None else known_values(m.zero_point)
+        return zero_points is not None and is_known(m.dequantize(f32)) and bool((abs(zero_points) <= MAX_CODE).all())
 
     def has_few_columns(self, n: Node, floats: Position) -> bool:
         """Return True if fewer than `min_columns` results of `n` read a float."""
-        return (
-            prod(dim_hint(d) for k, d in enumerate(n.shape) if f"i{k}" not in position_variables(floats))
-            < self.min_columns
-        )
+        reused = (d for k, d in enumerate(n.shape) if f"i{k}" not in position_variables(floats))
+        return prod(map(dim_hint, reused)) < self.min_columns
 
 
 def row_axis(floats: Position, integers: Position, rank: int) -> tuple[int, int] | None:
     """Return a dimension of the floats along which results read the same integers, and that of the results; None without one."""
     reused = [k for k in range(rank) if f"i{k}" not in position_variables(integers)]
     return next(((floats.index(var(f"i{k}")), k) for k in reused if floats.count(var(f"i{k}")) == 1), None)
+
+
+def code_bits(values: Array, axis: int) -> tuple[int, int] | None:
+    """Return the bits of codes that fill words along `axis`, and the value of code 0; None if values need more than 8 bits."""
+    least_bits, signed = fewest_bits(values)
+    fitting = (b for b in CODE_BITS if b >= least_bits and values.shape[axis] % (WORD_BITS // b) == 0)
+    bits = next(fitting, None)
+    return None if bits is None else (bits, -(1 << (bits - 1)) * signed)
+
+
+def zero_point_from(zero_point: Node | None, least: int) -> Node | None:
+    """Return the zero point of codes of which 0 stands for `least`, None for 0."""
+    if not least:
+        return zero_point
+    return ops.sub(scalar_constant(0, i32) if zero_point is None else zero_point, least)
 
 
 def split_dim(x: Node, dim: int, rows: Dim) -> Node:
