@@ -104,7 +104,7 @@ class IntegerSlices(GraphPass):
                 continue
             is_split = len(split_dims(x, floats.index(var("r0")))) > 1
             values, axis = known_values(m.codes), integers.index(var("r0"))
-            if values is None or x.shape[rows[0]] != 1 and (is_split or not isinstance(x.shape[rows[0]], int)):
+            if values is None or (x.shape[rows[0]] != 1 and (is_split or not isinstance(x.shape[rows[0]], int))):
                 continue
             if (chosen := code_bits(values, axis)) is not None:
                 bits, least = chosen
