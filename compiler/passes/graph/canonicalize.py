@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from compiler.analysis.plain_reductions import is_plain_reduction
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, scalar_value
@@ -18,12 +19,15 @@ from compiler.ir.graph.structure import (
     Leaf,
     Opaque,
     Position,
+    Reduction,
     TupleGet,
     index_vars,
+    is_cast,
     is_view,
 )
 from compiler.ir.scalar import Const, Expr, Ref, const
-from compiler.ir.symbolic.index_expr import interval, substitute
+from compiler.ir.symbolic.index_expr import interval, product, substitute
+from compiler.ir.types import i32, i64
 from compiler.passes.algebra import simplify_scalar
 from compiler.passes.base import Context, GraphPass, register
 
@@ -150,4 +154,24 @@ def empty_tensor(n: Node) -> Node | None:
     return replace(ops.full(n.shape, 0, n.dtype), name=n.name, loc=n.loc)
 
 
-RULES: tuple[Callable[[Node], Node | None], ...] = (constants_last, elementwise_identity, view_identity, empty_tensor)
+def sum_in_32_bits(n: Node) -> Node | None:
+    """Add narrow integers in i32 where no sum exceeds it, and widen the sum: sum(cast<i64>(x < y)) -> cast<i64>(sum(cast<i32>(x < y)))"""
+    if not is_plain_reduction(n) or n.dtype != i64 or not is_cast(n.operands[0]):
+        return None
+    assert isinstance(n.structure, Reduction)
+    (narrow,) = n.operands[0].operands
+    bits = {"bool": 1, "int": narrow.dtype.bits, "uint": narrow.dtype.bits}.get(narrow.dtype.kind)
+    terms = interval(product(n.structure.domain(n).extents), {})
+    if n.structure.combine != "add" or bits is None or terms is None or terms[1] << bits > 1 << 31:
+        return None
+    total = ops.as_dtype(n.with_operands((ops.as_dtype(narrow, i32),)), i64)
+    return replace(total, name=n.name, loc=n.loc)
+
+
+RULES: tuple[Callable[[Node], Node | None], ...] = (
+    constants_last,
+    elementwise_identity,
+    view_identity,
+    empty_tensor,
+    sum_in_32_bits,
+)

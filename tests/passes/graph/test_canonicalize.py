@@ -82,3 +82,27 @@ def test_nothing_is_computed_for_a_tensor_without_elements() -> None:
 
 def test_a_sum_of_no_elements_is_still_computed() -> None:
     check_pass("canonicalize", unchanged="graph(%x: f32[8, 0]) { %y = sum %x {dims=[1]}   return %y }")
+
+
+@pytest.mark.parametrize("narrow", ["bool", "i8", "u8"])
+def test_narrow_integers_are_added_in_32_bits(narrow: str) -> None:
+    check_pass(
+        "canonicalize",
+        before=f"graph(%x: {narrow}[8, 5]) {{ %a = cast %x {{dtype=i64}}  %y = sum %a {{dims=[1]}}  return %y }}",
+        after=f"""graph(%x: {narrow}[8, 5]) {{
+          %a = cast %x {{dtype=i32}}  %s = sum %a {{dims=[1]}}  %y = cast %s {{dtype=i64}}  return %y
+        }}""",
+    )
+
+
+def test_sums_that_may_exceed_32_bits_stay() -> None:
+    for x in ("u8[8, 16777216]", "i32[8, 5]", "u8[8, n]", "f32[8, 5]"):
+        check_pass(
+            "canonicalize",
+            unchanged=f"graph(%x: {x}) {{ %a = cast %x {{dtype=i64}}  %y = sum %a {{dims=[1]}}  return %y }}",
+        )
+    for reduce in ("prod", "amax"):
+        check_pass(
+            "canonicalize",
+            unchanged=f"graph(%x: u8[8, 5]) {{ %a = cast %x {{dtype=i64}}  %y = {reduce} %a {{dims=[1]}}  return %y }}",
+        )
