@@ -108,7 +108,7 @@ STAY = {
     .replace("in %w", "in %q: i64[5], in %w"),
     "guarded by a mask": SCALARS.replace("%w[%h, %j, %r]", "load(%w[%h, %j, %r + 1], index(%r) < 5, 0.0)"),
     "written by the kernel": SCALARS.replace("in %w", "inout %w"),
-    "no products": SCALARS.replace("%x[%h, %i, %r] *", "%x[%h, %i, %r] +"),
+    "one operand": SCALARS.replace("%x[%h, %i, %r] *", "2.0 +"),
 }
 
 
