@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import log2, prod
 
 from compiler.analysis.accesses import Access, Accesses
-from compiler.cost.contraction import ContractionProblem, best_tiles
+from compiler.cost.contraction import ContractionProblem, RegisterTile, best_tiles
 from compiler.cost.machine import Machine
 from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_expr import interval, product, variables
@@ -29,7 +29,8 @@ class CacheOperand(TilePass):
         for %i { for %j { reduce %r { x[%i, %r] * %t[%r, %j] } } }
 
     Applies if the operand is contiguous along the reduction, so that lanes would gather, and is reread in a loop (%i) of
-    at least `min_reuse` steps that it does not depend on.  The copy has at most `max_elements`.  Constants are excluded,
+    at least `min_reuse` steps that it does not depend on.  So it does if the operand is contiguous along no loop that can have
+    lanes, as heads innermost in memory, and more than two register tiles reread it.  The copy has at most `max_elements`.  Constants are excluded,
     because `pack` reorders them at compile time.
     """
 
@@ -55,7 +56,7 @@ class CacheOperand(TilePass):
         """Return the copy of an operand of `s` that moves the fewest elements; results across lanes are moved as well."""
         reads = [a for a in table.all if isinstance(a.consumer, Reduce) and a.consumer.name == s.name]
         copies = [copy for a in reads if (copy := self.operand_copy(table, a, s, machine))]
-        return min(copies, key=lambda c: c.moved_elements(table), default=None)
+        return min(copies, key=lambda c: (not c.is_along_sum(table), c.moved_elements(table)), default=None)
 
     def with_panels(self, ir: Kernel, copy: OperandCopy, context: Context) -> Kernel:
         """Split the lane loop into panels of register tiles, with the loop that rereads the operand inside.
@@ -96,8 +97,7 @@ class CacheOperand(TilePass):
         if not isinstance(lane.extent, int) or any(variables(f.range.lo) | variables(f.range.hi) for f in nest):
             return 0
         depth = dim_hint(product(r.extent for r in copy.reduction.ranges))
-        problem = ContractionProblem(lane.extent, lanes, depth, a.execution_count)
-        tile = best_tiles(extent_hint(loop), [problem], machine)[0].registers
+        tile = copy.register_tile(lanes, machine).registers
         tiles = max(1, machine.l1 // 2 // (tile * lanes * depth * table.types[a.buffer].dtype.bytes))
         around = prod(extent_hint(r) for r in table.loops[lane.var][2])
         shared = lane.extent * around // machine.threads
@@ -106,7 +106,8 @@ class CacheOperand(TilePass):
 
     def operand_copy(self, table: Accesses, a: Access, s: Reduce, machine: Machine) -> OperandCopy | None:
         """Return the copy before the outermost long loop that does not change the operand, where it fits; None if it does nowhere."""
-        if table.roles[a.buffer] != "in" or not any(table.stride(a, r.var) == 1 for r in s.ranges):
+        is_along_sum = any(table.stride(a, r.var) == 1 for r in s.ranges)
+        if table.roles[a.buffer] != "in" or not (is_along_sum or all(len(variables(d)) < 2 for d in a.index)):
             return None
         if a.is_masked:
             return None  # the copy would read out of bounds
@@ -131,7 +132,26 @@ class CacheOperand(TilePass):
             return None  # lanes along this loop read the others contiguously and broadcast this operand
         inner_loops = {r.var: enclosing_loops[k + 1 :] for k, r in enumerate(enclosing_loops)}
         loop = next((r for r in reuse_loops if self.fits_limit(table, a, inner_loops[r.var], s, machine)), None)
-        return None if loop is None else OperandCopy(s, a, loop, lane)
+        if loop is None:
+            return None
+        copy = OperandCopy(s, a, loop, lane)
+        if not is_along_sum and self.has_contiguous_lanes(table, a, others, loop, lanes):
+            return None
+        rows = copy.register_tile(lanes, machine).rows
+        return copy if is_along_sum or dim_hint(loop.extent, 0) > 2 * rows else None
+
+    def has_contiguous_lanes(self, table: Accesses, a: Access, others: list[Access], loop: Range, lanes: int) -> bool:
+        """Return True if the operand is contiguous along a loop inside `loop`, or along one around it that can have the lanes."""
+        contiguous = (r for r in a.loops if table.stride(a, r.var) == 1)
+        return any(
+            loop in table.loops[r.var][2]
+            or (
+                dim_hint(r.extent, 0) >= lanes
+                and not table.local_bytes(r.var)
+                and all(table.stride(b, r.var) in (0, 1) for b in others)
+            )
+            for r in contiguous
+        )
 
     def are_others_contiguous(self, table: Accesses, a: Access, others: list[Access], r: Range) -> bool:
         """Return True if the others are contiguous in memory along `r`, which is long and does not change this operand.
@@ -172,6 +192,16 @@ class OperandCopy:
     read: Access
     loop: Range
     lane: Range
+
+    def register_tile(self, lanes: int, machine: Machine) -> RegisterTile:
+        """Return the best tile of rows along `loop` and columns along `lane`."""
+        depth = dim_hint(product(r.extent for r in self.reduction.ranges))
+        problem = ContractionProblem(extent_hint(self.lane), lanes, depth, self.read.execution_count)
+        return best_tiles(extent_hint(self.loop), [problem], machine)[0]
+
+    def is_along_sum(self, table: Accesses) -> bool:
+        """Return True if the operand is contiguous along the reduction."""
+        return any(table.stride(self.read, r.var) == 1 for r in self.reduction.ranges)
 
     def moved_elements(self, table: Accesses) -> int:
         """Return the elements that are copied, and those of results that are not contiguous across lanes."""

@@ -49,6 +49,35 @@ def test_weights_of_an_iteration_do_not_lie_along_its_loop() -> None:
     check_pass("cache-operand", before=before, after=after, remark="%w cached transposed per %i")
 
 
+def heads_innermost(heads: int, x: str, x_index: str, copy: str = "", w: str = "%w[%r, %j, %h]") -> str:
+    return f"""kernel @k(in %x: f32[{x}], in %w: f32[6, 5, {heads}], out %y: f32[{heads}, 64, 5]) {{
+      parallel %h in 0..{heads} {{ {copy} parallel %i in 0..64 {{ for %j in 0..5 {{
+        %s = reduce add %r in 0..6 {{ yield %x[{x_index}] * {w} }}
+        store %s, %y[%h, %i, %j]
+      }} }} }}
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("heads", "x", "x_index"),
+    [(8, "8, 64, 6", "%h, %i, %r"), (8, "64, 6, 8", "%i, %r, %h"), (32, "32, 64, 6", "%h, %i, %r")],
+)
+def test_columns_that_lie_apart_are_moved_side_by_side(heads: int, x: str, x_index: str) -> None:
+    """Lanes along the heads would be too few, or gather the other operand."""
+    copy = "local %t: f32[6, 5] for %a in 0..6 { for %b in 0..5 { store %w[%a, %b, %h], %t[%a, %b] } }"
+    before = heads_innermost(heads, x, x_index)
+    check_pass("cache-operand", before=before, after=heads_innermost(heads, x, x_index, copy, "%t[%r, %j]"))
+
+
+def test_lanes_lie_along_many_heads() -> None:
+    check_pass("cache-operand", unchanged=heads_innermost(32, "64, 6, 32", "%i, %r, %h"))
+
+
+def test_two_register_tiles_read_columns_where_they_lie() -> None:
+    few = heads_innermost(8, "8, 64, 6", "%h, %i, %r").replace("64", "16")
+    check_pass("cache-operand", unchanged=few)
+
+
 def test_copies_count_from_where_their_loops_start() -> None:
     text = """kernel @k(in %x: f32[32, 6], in %w: f32[5, 6], out %y: f32[32, 5]) {{
       for %b in 0..2 {{ for %i in %b*16..%b*16 + 16 {{ {copy} for %j in 2..5 {{
