@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -36,3 +37,19 @@ def most_faults(call: Callable[[Callable[[], int]], int]) -> int:
 )
 def test_loops_at_no_depth_map_memory_in_each_iteration() -> None:
     assert most_faults(in_one_stack_chunk) < CALLS // 2
+
+
+IMPORT = """
+import gc, torch, compiler
+collections = []
+gc.callbacks.append(lambda phase, info: collections.append(phase))
+compiler.CompiledModule
+gc.callbacks.clear()
+print(len(collections), gc.isenabled())
+"""
+
+
+def test_modules_are_imported_without_searches_for_garbage() -> None:
+    found = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True).stdout.split()
+    assert int(found[0]) < 10  # those after the import
+    assert found[1] == "True"

@@ -11,7 +11,17 @@ from typing import TypeAlias
 from compiler.codegen.llvm.builder import IRBuilder, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_cast
 from compiler.codegen.llvm.scope import LANE_VAR, Axis, CodegenScope, Coord, StorageBuffer
-from compiler.ir.symbolic.index_atoms import Atom, DynamicSize, FloorDiv, Min, Mod, Monomial, constant_term, operands
+from compiler.ir.symbolic.index_atoms import (
+    Atom,
+    DynamicSize,
+    FloorDiv,
+    Min,
+    Mod,
+    Monomial,
+    Var,
+    constant_term,
+    operands,
+)
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, variables
 from compiler.ir.types import boolean, i64
 
@@ -127,14 +137,21 @@ class AddressEmitter(ABC):
         return self.b.emit(f"getelementptr {gep_flags} {element}, ptr {base}, i64 {constant}") if constant else base
 
     def _split_invariant(self, index: IndexExpr, coord: Coord) -> list[list[str]]:
-        """Return the terms that the innermost loop does not change, and the others; neither if there are none.  A term is emitted once."""
+        """Return the terms that the innermost loop does not change, and the others; neither if there are none."""
         parts: dict[bool, list[str]] = {True: [], False: []}
         for term in index.terms:
-            key = ("pointer", term, self._position(IndexExpr((term,)), coord))
-            if key not in self.memo:
-                self.memo[key] = self._emit_term(term, coord, None)
-            parts[self.b.is_invariant(self.memo[key])].append(self.memo[key])
+            value = self._emit_pointer_term(term, coord)
+            parts[self.b.is_invariant(value)].append(value)
         return [values for values in parts.values() if values]
+
+    def _emit_pointer_term(self, term: tuple[Monomial, int], coord: Coord) -> str:
+        """Emit a term of an address; one that divides, which takes many instructions, once in a block."""
+        if all(isinstance(atom, (Var, DynamicSize)) for atom in term[0]):
+            return self._emit_term(term, coord, None)
+        key = ("pointer", term, self._position(IndexExpr((term,)), coord))
+        if key not in self.memo:
+            self.memo[key] = self._emit_term(term, coord, None)
+        return self.memo[key]
 
     def _position(self, index: IndexExpr, coord: Coord) -> tuple[object, ...]:
         """Return what a resolved index depends on at `coord`: coordinates of its axes, and of the integers that it names."""

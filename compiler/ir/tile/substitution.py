@@ -95,8 +95,8 @@ def with_unique_names(kernel: Kernel) -> Kernel:
 
 def substitute_names(stmt: S, names: Mapping[str, str]) -> S:
     """Replace every use and binding of a name in `names`."""
-    variables: dict[str, Dim] = {old: var(new) for old, new in names.items()}
-    return _rewrite(stmt, names, lambda d: substitute(d, variables))
+    variables: dict[str, Dim] = {old: var(new) for old, new in names.items() if old != new}
+    return _rewrite(stmt, names, lambda d: substitute(d, variables)) if variables else stmt
 
 
 def substitute_indices(stmt: S, values: Mapping[str, Dim], bounds: Bounds | None = None) -> S:

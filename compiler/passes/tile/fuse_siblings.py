@@ -36,13 +36,19 @@ class FuseSiblings(TilePass):
         ir = with_unique_names(ir)
         fresh = NameSupply(ir)
         local_buffers = tuple(s for s in tile.walk(ir.body) if isinstance(s, Local))  # a superset of those in use
+        has_rows: dict[str, bool] = {}  # by the variable of a loop; what is fused into a loop has been asked before
+
+        def needs_rows(loop: For) -> bool:
+            if (v := loop.range.var) not in has_rows:
+                table = Accesses(ir.with_body((*local_buffers, loop)))
+                has_rows[v] = is_row_loop(table, v, context.machine.min_block_rows)
+            return has_rows[v]
 
         def fuse_pair(first: Stmt, second: Stmt) -> For | None:
             """Fuse two parallel loops; None if a contraction needs the loop for its rows."""
             if not (isinstance(first, For) and isinstance(second, For) and first.parallel and second.parallel):
                 return None
-            tables = {s.range.var: Accesses(ir.with_body((*local_buffers, s))) for s in (first, second)}
-            if any(is_row_loop(table, v, context.machine.min_block_rows) for v, table in tables.items()):
+            if needs_rows(first) or needs_rows(second):
                 return None
             fused = fuse(first, substitute_names(second, {second.range.var: first.range.var}), fresh)
             return fused if context.may_apply(self, f"sibling nest fused into %{fused.range.var}") else None

@@ -12,6 +12,7 @@ from compiler.ir.tile.substitution import (
     map_indices,
     names_bound_by,
     substitute_indices,
+    substitute_names,
     with_fresh_names,
     with_unique_names,
 )
@@ -45,6 +46,12 @@ def test_names_bound_twice_become_unique() -> None:
     assert len(set(found)) == len(found) == 14
     check_equivalent(old, new, exact=True)
     assert with_unique_names(new) is new
+
+
+def test_a_statement_whose_names_stay_is_kept() -> None:
+    loop, _ = parse_kernel(TWICE).body
+    assert substitute_names(loop, {"i": "i"}) is loop
+    assert substitute_names(loop, {"i": "j"}) is not loop
 
 
 def test_a_fresh_name_is_in_no_use() -> None:
