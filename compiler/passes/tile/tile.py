@@ -203,7 +203,7 @@ class Tile(TilePass):
         unpacked = any(table.roles[a.buffer] != "const" for a in lane_reads) and not table.local_bytes(lane.var)
         inside = enclosing_loops[enclosing_loops.index(lane) + 1 :]
         outer_sums = list({id(t): t for r in inside if isinstance(t := table.loops[r.var][1], Reduce)}.values())
-        row_sum = table.loops[row.var][1] if row is not None else None
+        row_sum = table.loops[row.var][1] if row is not None and row in inside else None
         sums_rows = isinstance(row_sum, Reduce)
         column_sums = outer_sums.index(row_sum) if isinstance(row_sum, Reduce) else 0
         step = s.ranges[-1].var
@@ -293,20 +293,25 @@ class Tile(TilePass):
 
     @staticmethod
     def row_loop(table: Accesses, reads: list[Access], lane: Range, enclosing_loops: tuple[Range, ...]) -> Range | None:
-        """Return the longest loop along which most loads that vary across lanes are reused, or None: a parallel one, or a sum's."""
+        """Return the longest loop along which most loads that vary across lanes are reused, or None.
+
+        It is parallel, or adds a fixed number of terms inside the lane loop.
+        """
         lane_reads = [a for a in reads if table.depends_on(a, lane.var)]
 
         def reuse_count(r: Range) -> int:
             return sum(not table.depends_on(a, r.var) for a in lane_reads)
 
         reuse_loops = [r for r in enclosing_loops if r is not lane and r.extent not in (0, 1) and reuse_count(r)]
-        used = [r for r in reuse_loops if any(table.depends_on(a, r.var) for a in reads) and is_tileable(table, r)]
+        inside = enclosing_loops[enclosing_loops.index(lane) + 1 :]
+        tileable = [r for r in reuse_loops if table.is_parallel(r.var) or (r in inside and is_static_sum(table, r))]
+        used = [r for r in tileable if any(table.depends_on(a, r.var) for a in reads)]
         return max(used, key=lambda r: (reuse_count(r), tile.extent_hint(r), enclosing_loops.index(r)), default=None)
 
 
-def is_tileable(table: Accesses, r: Range) -> bool:
-    """Return True if iterations of a loop may be computed together: it is parallel, or adds a fixed number of terms."""
-    return table.is_parallel(r.var) or (isinstance(table.loops[r.var][1], Reduce) and isinstance(r.extent, int))
+def is_static_sum(table: Accesses, r: Range) -> bool:
+    """Return True if a loop adds a fixed number of terms, which a tile computes together."""
+    return isinstance(table.loops[r.var][1], Reduce) and isinstance(r.extent, int)
 
 
 def step_operations(table: Accesses, s: Reduce, lane: Range, row: Range, machine: Machine) -> int:

@@ -477,3 +477,14 @@ def test_wide_accumulators_take_several_registers() -> None:
     }"""
     found = sizes(text)
     assert 2 * found["i"] * found["j"] // 16 < AVX512.registers
+
+
+def test_a_range_of_the_sum_that_has_lanes_may_be_the_row_loop() -> None:
+    text = """kernel @k(in %x: f32[6, 6], in %w: f32[6, 6], out %y: f32[]) {
+      %t = reduce add %i in 0..6, %j in 0..6 tile 16 lanes 16 {
+        %p = reduce add %k in 0..6 { yield %x[%i, %k] * %w[%k, %j] }
+        yield %p * %p
+      }
+      store %t, %y[]
+    }"""
+    assert sizes(text)["k"] == 1
