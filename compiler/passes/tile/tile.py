@@ -303,15 +303,15 @@ class Tile(TilePass):
             return sum(not table.depends_on(a, r.var) for a in lane_reads)
 
         reuse_loops = [r for r in enclosing_loops if r is not lane and r.extent not in (0, 1) and reuse_count(r)]
-        inside = enclosing_loops[enclosing_loops.index(lane) + 1 :]
-        tileable = [r for r in reuse_loops if table.is_parallel(r.var) or (r in inside and is_static_sum(table, r))]
+        tileable = [r for r in reuse_loops if table.is_parallel(r.var) or is_static_sum(table, r, lane)]
         used = [r for r in tileable if any(table.depends_on(a, r.var) for a in reads)]
         return max(used, key=lambda r: (reuse_count(r), tile.extent_hint(r), enclosing_loops.index(r)), default=None)
 
 
-def is_static_sum(table: Accesses, r: Range) -> bool:
-    """Return True if a loop adds a fixed number of terms, which a tile computes together."""
-    return isinstance(table.loops[r.var][1], Reduce) and isinstance(r.extent, int)
+def is_static_sum(table: Accesses, r: Range, lane: Range) -> bool:
+    """Return True if a loop inside the lane loop adds a fixed number of terms, which a tile computes together."""
+    _, stmt, around = table.loops[r.var]
+    return isinstance(stmt, Reduce) and isinstance(r.extent, int) and lane in around
 
 
 def step_operations(table: Accesses, s: Reduce, lane: Range, row: Range, machine: Machine) -> int:
