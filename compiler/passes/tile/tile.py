@@ -315,9 +315,17 @@ def is_static_sum(table: Accesses, r: Range, lane: Range) -> bool:
 
 
 def step_operations(table: Accesses, s: Reduce, lane: Range, row: Range, machine: Machine) -> int:
-    """Return the operations that a step does for each vector of results, apart from what rows or columns share; a multiply-add is one."""
+    """Return the operations that a step does for each vector of results, apart from what rows or columns share; a multiply-add is one.
+
+    Conversions do not count: those of windows are shared by taps.
+    """
     values = (*(t.value for t in s.body if isinstance(t, Let)), s.value)
-    calls = (e for value in values for e in value.calls if {lane.var, row.var} <= table.varying_loops(e))
+    calls = (
+        e
+        for value in values
+        for e in value.calls
+        if e.primitive != "cast" and {lane.var, row.var} <= table.varying_loops(e)
+    )
     own = sum(operation_cost(e.primitive, machine) * register_count(e.dtype, lane, machine) for e in calls)
     combined = operation_cost(s.op, machine) * register_count(s.value.dtype, lane, machine)
     return max(1, own if adds_products(s) else own + combined)
