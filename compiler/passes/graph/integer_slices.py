@@ -28,7 +28,7 @@ from compiler.ir.tile.kernel import dim_hint
 from compiler.ir.types import DType, f32, i8, i32, u8
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import known_values, static_bytes
-from compiler.passes.graph.narrow_constants import FIELD_BITS, WORD_BITS, fewest_bits
+from compiler.passes.graph.narrow_constants import FIELD_BITS, WORD_BITS, fewest_bits, from_innermost, packed_words
 from compiler.target import find_matrix_shape
 
 CODE_BITS = (*FIELD_BITS, 8)
@@ -213,19 +213,15 @@ def codes_in_words(c: Node, codes: Array, bits: int, axis: int) -> Node:
 
     Byte j of a word holds codes j, j + 4, ... of those that share it: all bytes give four neighbours at once.
     """
-    name = c.attrs["value"].name if c.op is CONSTANT else c.name
     if bits == 8:
+        name = c.attrs["value"].name if c.op is CONSTANT else c.name
         return constant_node(ConstantData(u8, codes.astype(np.uint8), f"{name}.u8" if name else ""), loc=c.loc)
     innermost = np.moveaxis(codes.astype(np.int64), axis, -1)
     step, bytes_ = 8 // bits, WORD_BITS // 8
-    parts = innermost.reshape(*innermost.shape[:-1], -1, step, bytes_)
-    shifted = parts << (bits * np.arange(step)[:, None] + 8 * np.arange(bytes_))
-    words = np.bitwise_or.reduce(np.bitwise_or.reduce(shifted, axis=-1), axis=-1).astype(np.uint32).view(np.int32)
-    data = ConstantData(i32, words, f"{name}.bits{bits}" if name else "")
-    column = ops.reshape(constant_node(data, loc=c.loc), shape=(*words.shape, 1, 1))
+    starts = (bits * np.arange(step)[:, None] + 8 * np.arange(bytes_)).reshape(-1)
+    words = packed_words(c, innermost, bits, starts)
+    column = ops.reshape(words, shape=(*words.shape, 1, 1))
     of_step = ops.cast(ops.mul(ops.reshape(ops.iota(size=step), shape=(step, 1)), bits), dtype=i32)
     of_byte = ops.cast(ops.mul(ops.iota(size=bytes_), 8), dtype=i32)
     field = ops.and_(ops.shift_right(ops.shift_right(column, of_step), of_byte), (1 << bits) - 1)
-    field = ops.cast(field, dtype=u8)
-    order = list(range(codes.ndim - 1))
-    return ops.permute(ops.reshape(field, shape=innermost.shape), dims=(*order[:axis], codes.ndim - 1, *order[axis:]))
+    return from_innermost(ops.cast(field, dtype=u8), innermost.shape, axis)

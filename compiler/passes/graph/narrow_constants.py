@@ -154,11 +154,23 @@ def fewest_bits(values: Array) -> tuple[int, bool]:
 def words_of(c: Node, fields: Array, bits: int) -> tuple[Node, Node]:
     """Return words [..., words, 1] of the `fields` of `c`, `bits` bits for each, the first the lowest, and where each starts."""
     count = WORD_BITS // bits
-    packed = np.bitwise_or.reduce(fields.reshape(*fields.shape[:-1], -1, count) << (np.arange(count) * bits), axis=-1)
+    words = packed_words(c, fields, bits, np.arange(count) * bits)
+    return ops.reshape(words, shape=(*words.shape, 1)), ops.cast(ops.mul(ops.iota(size=count), bits), dtype=i32)
+
+
+def packed_words(c: Node, fields: Array, bits: int, starts: Array) -> Node:
+    """Return words of the `fields` of `c`, `bits` bits for each, of which neighbours begin at the bits `starts` of a word."""
+    packed = np.bitwise_or.reduce(fields.reshape(*fields.shape[:-1], -1, len(starts)) << starts, axis=-1)
     name = c.attrs["value"].name if c.op is CONSTANT else c.name
     data = ConstantData(i32, packed.astype(np.uint32).view(np.int32), f"{name}.bits{bits}" if name else "")
-    column = ops.reshape(constant_node(data, loc=c.loc), shape=(*packed.shape, 1))
-    return column, ops.cast(ops.mul(ops.iota(size=count), bits), dtype=i32)
+    return constant_node(data, loc=c.loc)
+
+
+def from_innermost(fields: Node, shape: tuple[int, ...], axis: int) -> Node:
+    """Return fields as a value of `shape`, whose last dimension becomes dimension `axis`."""
+    last = len(shape) - 1
+    order = list(range(last))
+    return ops.permute(ops.reshape(fields, shape=shape), dims=(*order[:axis], last, *order[axis:]))
 
 
 def unpacked_words(c: Node, values: Array, bits: int, signed: bool) -> Node:
@@ -178,5 +190,4 @@ def mantissas(c: Node, fields: Array, bits: int, axis: int) -> Node:
     top = MANTISSA_BITS - bits
     field = ops.and_(ops.shift_left(ops.shift_right(column, start), top), ((1 << bits) - 1) << top)
     value = ops.bitcast(ops.or_(field, ONE_BITS), dtype=f32)
-    order = list(range(fields.ndim - 1))
-    return ops.permute(ops.reshape(value, shape=innermost.shape), dims=(*order[:axis], fields.ndim - 1, *order[axis:]))
+    return from_innermost(value, innermost.shape, axis)

@@ -187,12 +187,12 @@ def operations_per_line(table: Accesses, a: Access) -> float:
     """Return the vector operations of a step of a contraction for each cache line that it reads of an operand, for one row."""
     lanes = next((r.lanes for r in a.loops if r.lanes), 1)
     line = lanes * table.types[a.buffer].dtype.bytes / CACHE_LINE_BYTES
-    return step_operations(a.stmt) / line
+    return primitives_in_step(a.stmt) / line
 
 
-def step_operations(s: Stmt) -> int:
+def primitives_in_step(s: Stmt) -> int:
     """Return the primitives that a step of a statement applies, with those of the loops inside."""
-    inside = (prod(map(tile.extent_hint, tile.stmt_ranges(t))) * step_operations(t) for t in tile.stmt_body(s))
+    inside = (prod(map(tile.extent_hint, tile.stmt_ranges(t))) * primitives_in_step(t) for t in tile.stmt_body(s))
     return sum(len(e.calls) for e in tile.stmt_exprs(s)) + sum(inside)
 
 
