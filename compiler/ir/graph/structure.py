@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from compiler.ir.scalar import Const, Expr, Number, PrimitiveCall, Ref, const
-from compiler.ir.symbolic.index_expr import Dim, var, variables
+from compiler.ir.symbolic.index_expr import Bounds, Dim, substitute, var, variables
 from compiler.ir.types import DType, broadcast_index
 
 if TYPE_CHECKING:
@@ -341,6 +341,13 @@ def is_view(structure: Structure, node: Node) -> bool:
         return False
     reads = structure.reads(node, index_vars("i", node.type.rank))
     return len(reads) == 1 and not reads[0].guards
+
+
+def through_view(view: Node, position: Position, bounds: Bounds) -> tuple[Node, Position]:
+    """Return what a view of one operand shows, and the position in it of the element at `position`; `bounds` are of its variables."""
+    assert isinstance(view.structure, IndexMap)
+    (read,) = view.structure.reads(view, position)
+    return view.operands[0], tuple(substitute(d, {}, bounds) for d in read.position)
 
 
 def viewed(node: Node) -> Node:

@@ -22,8 +22,8 @@ from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, constant_node, scalar_constant
-from compiler.ir.graph.structure import IndexMap, Position, index_vars, is_view, position_variables
-from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
+from compiler.ir.graph.structure import Position, index_vars, is_view, position_variables, through_view
+from compiler.ir.symbolic.index_expr import Dim, var, variables
 from compiler.ir.tile.kernel import dim_hint
 from compiler.ir.types import DType, f32, i8, i32, u8
 from compiler.passes.base import Context, GraphPass, from_machine, register
@@ -155,12 +155,11 @@ def split_dims(x: Node, dim: int) -> tuple[int, ...]:
     """Return dimension `dim` of `x`, and the others that views have split from the same dimension of what they show."""
     index = index_vars("i", x.type.rank)
     bounds = {f"i{k}": (0, d - 1) for k, d in enumerate(x.shape) if isinstance(d, int)}
-    node, position = x, index
-    while is_view(node.structure, node) and isinstance(node.structure, IndexMap) and len(node.operands) == 1:
-        (read,) = node.structure.reads(node, position)
-        (node,), position = node.operands, tuple(substitute(d, {}, bounds) for d in read.position)
+    position: Position = index
+    while is_view(x.structure, x) and len(x.operands) == 1:
+        x, position = through_view(x, position, bounds)
     joined = {v for d in position if f"i{dim}" in variables(d) for v in variables(d)}
-    return tuple(k for k in range(x.type.rank) if k == dim or f"i{k}" in joined)
+    return tuple(k for k in range(len(index)) if k == dim or f"i{k}" in joined)
 
 
 def along(values: Sequence[float], dtype: DType, dim: int, rank: int) -> Node:

@@ -11,8 +11,8 @@ from compiler.analysis.quantized_value import CODES, Match, QuantizedValue, matc
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import IndexMap, Position, index_vars, is_view
-from compiler.ir.symbolic.index_expr import substitute, var
+from compiler.ir.graph.structure import Position, index_vars, is_view, through_view
+from compiler.ir.symbolic.index_expr import var
 from compiler.ir.tile.kernel import dim_hint
 from compiler.ir.types import f64, i32
 from compiler.passes.base import Context, GraphPass, from_machine, register
@@ -96,9 +96,7 @@ def as_groups(w: Node, size: int, source: Node) -> Node | None:
     bounds = {f"i{k}": (0, d - 1) for k, d in enumerate(shape)}
     at: Position = (group * size + inside, column)
     while w is not source:
-        assert isinstance(w.structure, IndexMap)
-        (read,) = w.structure.reads(w, at)
-        (w,), at = w.operands, tuple(substitute(d, {}, bounds) for d in read.position)
+        w, at = through_view(w, at, bounds)
     if w.type.rank != 3 or set(at) != set(index):
         return None
     return ops.permute(w, dims=tuple(at.index(i) for i in index))
