@@ -179,6 +179,7 @@ class Thresholds:
     epilogue_registers: int = quantity(2, "registers", "For the epilogue of sums over windows.", RANKED)
     partial_tile_penalty: float = quantity(0.03, "share", "Time added for each kind of partial tile.", RANKED)
     loop_nest_penalty: float = quantity(0.01, "share", "Time added for each further loop nest.", TIMED)
+    unordered_lines: int = quantity(8, "lines", "That CPUs foresee if a step reads short rows in any order.", TIMED)
     min_channels: int = quantity(16, "channels", "Fewest for lanes along the channels of a convolution.", TIMED)
     min_lane_iterations: int = quantity(4, "iterations", "Fewest of a loop with lanes.", TIMED)
     lane_loop_vectors: int = quantity(4, "vectors", "In a step of a loop with lanes without contraction.", RANKED)

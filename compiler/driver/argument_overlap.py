@@ -49,4 +49,6 @@ def _byte_span(x: torch.Tensor) -> tuple[int, int]:
     if not isinstance(x, torch.Tensor) or x.numel() == 0 or not (x.is_cpu or x.is_cuda) or x.layout != torch.strided:
         return 0, 0
     start = x.data_ptr()
+    if x.is_contiguous():
+        return start, start + x.nbytes
     return start, start + x.itemsize * (1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)))

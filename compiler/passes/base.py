@@ -109,6 +109,13 @@ class Context:
             program=self.program,
         )
 
+    @property
+    def distant_params(self) -> frozenset[str]:
+        """Parameters of the current kernel that are inputs or constants of its program, if a call finds none of them in a cache."""
+        if not self.program or self.program.external_bytes <= self.machine.l3:
+            return frozenset()
+        return frozenset() if self.kernel in self.program.looped_kernels else self.program.external_params(self.kernel)
+
     def accesses(self, kernel: Kernel) -> Accesses:
         """Return the loads and stores of `kernel`, cached until a pass changes it."""
         if self._accesses is None or self._accesses.kernel is not kernel:

@@ -125,7 +125,7 @@ class Prefetch(TilePass):
 
     def panels(self, table: Accesses, context: Context) -> Iterator[Panel]:
         """Yield what contractions read contiguously of arrays that are in no cache: large constants, and what is read once of any."""
-        distant = distant_params(context)
+        distant = context.distant_params
         for a in table.all:
             is_large = table.roles[a.buffer] == "const" and buffer_bytes(table, a) > context.machine.l1
             if is_contraction(a.stmt) and (is_large or (a.buffer in distant and is_read_once(table, a))):
@@ -201,14 +201,6 @@ def is_row_access(a: Access, row: For) -> bool:
     source = a.loops[-1]
     used = {v for d in a.index for v in variables(d)}
     return bool(source.lanes) and not a.is_store and row.range.var in used and source.var in used
-
-
-def distant_params(context: Context) -> frozenset[str]:
-    """Return the parameters of the current kernel that are inputs or constants of its program, if a call finds none of them in a cache."""
-    program = context.program
-    if not program or program.external_bytes <= context.machine.l3 or context.kernel in program.looped_kernels:
-        return frozenset()
-    return program.external_params(context.kernel)
 
 
 def is_strided(table: Accesses, machine: Machine, a: Access) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import product as product_of
 from math import gcd, prod
 
-from compiler.analysis.accesses import Access, Accesses
+from compiler.analysis.accesses import Access, Accesses, buffer_bytes
+from compiler.cost.cache_traffic import PAGE_BYTES
 from compiler.cost.contraction import (
     ContractionProblem,
     OperandWindow,
@@ -18,7 +19,7 @@ from compiler.cost.contraction import (
     ranked_tiles,
 )
 from compiler.cost.issue import operation_cost
-from compiler.cost.machine import Machine
+from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.vectorization import transpose_loops
 from compiler.ir.symbolic.affine import stride
 from compiler.ir.symbolic.index_expr import Dim, interval, product, variables
@@ -155,15 +156,20 @@ class Tile(TilePass):
         walked = [{r for r in loops if table.depends_on(a, r.var)} for a in table.loads_of(s)]
         if not all({r} in walked for r in loops):
             return
-        rows, columns = self.best_block_of_sums(dim_hint(loops[0].extent), dim_hint(loops[1].extent), context.machine)
-        outer, inner = (r.var for r in loops)
+        most_unordered = [unordered_rows(table, s, r, context) for r in loops]
+        most = [min(self.registers, dim_hint(r.extent), n) for r, n in zip(loops, most_unordered, strict=True)]
+        block = self.best_block_of_sums(loops, most, context.machine)
+        is_shared = max(block) > 1 and all(b > 1 or n == 1 for b, n in zip(block, most_unordered, strict=True))
+        (rows, columns), (outer, inner) = block, (r.var for r in loops)
         message = f"{rows} %{outer} x {columns} %{inner} sums of %{s.name} share what they read"
-        if min(rows, columns) > 1 and context.may_apply(self, message):
+        if is_shared and context.may_apply(self, message):
             sizes |= {outer: rows, inner: columns, lane.var: lane.lanes}  # sums of the block hide each other's latency
 
-    def best_block_of_sums(self, rows: int, columns: int, machine: Machine) -> tuple[int, int]:
-        """Return the block of sums, of `rows` x `columns`, with the fewest loads; its shorter side stays in registers."""
-        sides = [range(1, max(1, min(self.registers, n)) + 1) for n in (rows, columns)]
+    @staticmethod
+    def best_block_of_sums(loops: tuple[Range, ...], most: Sequence[int], machine: Machine) -> tuple[int, int]:
+        """Return the block of sums over two loops, at most `most` of each, with the fewest loads; its shorter side stays in registers."""
+        rows, columns = (dim_hint(r.extent) for r in loops)
+        sides = (range(1, max(1, n) + 1) for n in most)
         fitting = [(m, n) for m, n in product_of(*sides) if m * n + min(m, n) < machine.registers]
         return min(fitting, key=lambda b: (-(-rows // b[0]) * -(-columns // b[1]) * sum(b), -prod(b)), default=(1, 1))
 
@@ -306,6 +312,22 @@ class Tile(TilePass):
         tileable = [r for r in reuse_loops if table.is_parallel(r.var) or is_static_sum(table, r, lane)]
         used = [r for r in tileable if any(table.depends_on(a, r.var) for a in reads)]
         return max(used, key=lambda r: (reuse_count(r), tile.extent_hint(r), enclosing_loops.index(r)), default=None)
+
+
+def unordered_rows(table: Accesses, s: Reduce, r: Range, context: Context) -> int:
+    """Return how many rows, which loop `r` selects, a step of a sum over lanes may read in any order.
+
+    CPUs foresee lines of memory that are read one after the other.  Long rows are read so each by itself, short ones behind each
+    other, but compilers mix the loads of a step.
+    """
+    machine, lane = context.machine, s.ranges[-1]
+    moving = [a for a in table.loads_of(s) if table.depends_on(a, r.var) and table.stride(a, lane.var) == 1]
+    far = (
+        a for a in moving if buffer_bytes(table, a) > (machine.l1 if a.buffer in context.distant_params else machine.l2)
+    )
+    lengths = [dim_hint(lane.extent) * table.types[a.buffer].dtype.bytes for a in far]
+    short = [n for n in lengths if n <= PAGE_BYTES]
+    return max(1, machine.unordered_lines * CACHE_LINE_BYTES // max(short)) if short else DYNAMIC_EXTENT
 
 
 def is_static_sum(table: Accesses, r: Range, lane: Range) -> bool:

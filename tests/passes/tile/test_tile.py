@@ -411,6 +411,13 @@ def test_blocks_of_sums_over_lanes_share_what_they_read(heads: int, keys: int, b
     )
 
 
+@pytest.mark.parametrize(("length", "rows"), [(32, 4), (64, 2), (128, 1), (1024, 1), (2048, 4)])
+def test_a_block_reads_short_rows_from_memory_in_order(length: int, rows: int) -> None:
+    text = SCORES.format(heads=3, keys=(1 << 20) // length, h="", j="", k=length)  # 4 MiB
+    found = sizes(text.replace("0..64", f"0..{length}").replace(", 64]", f", {length}]"))
+    assert (found["h"], found.get("j", 1)) == (3, rows)
+
+
 @pytest.mark.parametrize(("machine", "block"), [(AVX512, 16), (AVX2, 12), (NEON, 16)])
 def test_a_block_of_sums_and_its_shorter_side_fit_the_registers(machine: Machine, block: int) -> None:
     found = sizes(SCORES.format(heads=4, keys=64, h="", j="", k=64), machine=machine)
