@@ -36,12 +36,10 @@ from compiler.ir.tile.kernel import (
     walk,
 )
 from compiler.ir.tile.substitution import with_unique_names
+from compiler.math.emulation import EMULATIONS
 
 MAX_COUNTED_OFFSETS = 4096
 """Most addresses that are compared to find equal loads; bounds compile time."""
-
-LIBRARY_CALLS = frozenset({"fma", "floor", "ceil", "trunc", "round"})
-"""Primitives that C's library computes, element by element, on CPUs that multiply and add in two instructions."""
 
 CONSTANT_BOUND_OPS = 2
 """Operations of a maximum or minimum with a constant: comparison and selection."""
@@ -224,11 +222,19 @@ class KernelCycles:
             return Issue()
         axes = self.expr_axes(e, scope)
         lanes, operations = self.lane_count(axes, scope), self.count(axes, scope) * call_cost(e, self.machine)
-        if self.machine.fma_instructions > 1 and e.primitive in LIBRARY_CALLS and e.dtype.is_float:
-            return Issue(stalled=self.machine.library_call_cycles * operations * max(1, lanes))
+        if self.machine.fma_instructions > 1 and e.dtype.is_float and (emulation := EMULATIONS.get(e.primitive)):
+            if (steps := emulation(e.dtype.compute)) is None:
+                return Issue(stalled=self.machine.library_call_cycles * operations * max(1, lanes))
+            return sum((self.step_in_place(x, axes, scope) for x in steps.calls), Issue())
         if not lanes and not e.dtype.is_float:  # scalars outside the vector unit
             return Issue(instructions=operations)
         return called(e.primitive, operations * max(1.0, lanes * e.dtype.bits / self.machine.vector_bits))
+
+    def step_in_place(self, e: PrimitiveCall, axes: frozenset[str], scope: Scope) -> Issue:
+        """Return the operations of one of the calls that stand in place of a missing instruction."""
+        bits = max(x.dtype.bits for x in (e, *e.operands))  # conversions read or write twice as many registers
+        registers = self.count(axes, scope) * max(1.0, self.lane_count(axes, scope) * bits / self.machine.vector_bits)
+        return called(e.primitive, registers * operation_cost(e.primitive, self.machine))
 
     def is_known(self, e: Expr, scope: Scope) -> bool:
         """Return True if a value is constant in generated code: it depends on loops alone of which that has each iteration apart."""

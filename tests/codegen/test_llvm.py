@@ -173,6 +173,20 @@ def test_products_are_added_by_the_instruction_that_does_both() -> None:
         assert "fmaf" not in assembly
 
 
+@pytest.mark.parametrize(
+    "value", ["fma(%x[%i], %x[%i], 1.0)", *(f"{f}(%x[%i])" for f in ("round", "floor", "ceil", "trunc"))]
+)
+def test_vectors_are_rounded_without_calls(value: str) -> None:
+    text = (
+        f"kernel @k(in %x: f32[64], out %y: f32[64]) {{ for %i in 0..64 tile 4 lanes 4 {{ store {value}, %y[%i] }} }}"
+    )
+    target = target_by_name("x86-64")
+    assembly = emit_assembly(emit_kernel(parse_kernel(text), target), target)
+    assert "ps\t" in assembly
+    assert "call" not in assembly
+    assert "jmp" not in assembly
+
+
 def test_accumulators_stay_in_registers() -> None:
     """The pixels of steps that are written out are loaded when their turn comes, so that the sums need not leave registers."""
     text = """

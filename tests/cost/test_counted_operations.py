@@ -73,8 +73,14 @@ def test_additions_may_have_units_of_their_own(primitive: str, together: int) ->
 
 
 @pytest.mark.parametrize(("value", "calls"), [("fma(%x[%i], %y[%i], 1.0)", 16), ("%x[%i] * %y[%i] + 1.0", 0)])
-def test_rounding_once_is_a_call_for_each_number_without_an_instruction(value: str, calls: int) -> None:
+def test_rounding_once_is_a_call_for_each_number_of_f64_without_an_instruction(value: str, calls: int) -> None:
     store = f"store {value}, %z[0, %i]"
     split = replace(AVX512, fma_instructions=3)
-    assert counted(store, machine=split).stalled == calls * split.library_call_cycles
+    assert counted(store, "f64", machine=split).stalled == calls * split.library_call_cycles
     assert counted(store).stalled == 0
+
+
+def test_rounding_once_takes_f64_without_an_instruction() -> None:
+    """Three conversions of a register to two, a product and a sum of either, and a conversion back."""
+    work = counted("store fma(%x[%i], %y[%i], %x[%i + 1]), %z[0, %i]", machine=replace(AVX512, fma_instructions=3))
+    assert (work.stalled, work.arithmetic + work.additions) == (0, 3 * 2 + 2 + 2 + 2)

@@ -79,9 +79,11 @@ class IRBuilder:
     Instructions are at `line` of the Tile IR if the function is a debug `scope`: the number of its metadata node, 0 for none.
     Repeated instructions are value-numbered: `emit` returns the name of an equal instruction that dominates this point.
     `byte_permutation` is an intrinsic of the target that permutes the bytes of a vector; "" if it has none.
+    `emulated` are primitives on floats for which the target has no instruction.
     """
 
     byte_permutation: str = ""
+    emulated: frozenset[str] = frozenset()
     open_loops: list[LoopBody] = field(default_factory=lambda: [LoopBody()])  # what is outside all loops comes first
     label: str = "entry"
     declarations: set[str] = field(default_factory=set)

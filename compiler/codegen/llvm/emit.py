@@ -73,7 +73,8 @@ class KernelEmitter:
     def __init__(self, kernel: Kernel, target: CPUTarget, debug: DebugInfo | None = None, function: int = 0) -> None:
         self.kernel, self.target = kernel, target
         self.lines = debug.lines if debug else None
-        self.b = IRBuilder(target.byte_permutation, scope=FIRST_SCOPE + function if debug else 0)
+        scope = FIRST_SCOPE + function if debug else 0
+        self.b = IRBuilder(target.byte_permutation, target.emulated, scope=scope)
         # (pointer, elements) of the stack memory of each local buffer; all unrolled copies of a tile.Local share it
         self.local_allocas: dict[tuple[object, ...], tuple[str, int]] = {}
         self.failed_flag = (

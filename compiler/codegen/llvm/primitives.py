@@ -5,7 +5,7 @@ Transcendental primitives have no instruction: the expand-math pass expands them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from compiler.codegen.llvm.builder import IRBuilder, intrinsic_suffix, literal, llvm_type
 from compiler.codegen.llvm.packing import emit_pack
@@ -16,6 +16,7 @@ from compiler.ir.scalar import OPTIONAL_PRIMITIVES, Const, Expr, PrimitiveCall, 
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.types import DType, boolean, f32, i32, i64
+from compiler.math.emulation import EMULATIONS
 from compiler.math.float_conversion import narrowed, widened
 
 FCMP_PREDICATES = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
@@ -64,6 +65,8 @@ def emit_primitive(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) 
         return args[0] if source == target else b.emit(f"bitcast {source} {args[0]} to {target}")
     if dtype.is_float and name in FLOAT_OPCODES:
         return b.emit(f"{FLOAT_OPCODES[name]} {ty} {args[0]}, {args[1]}")
+    if dtype.is_float and name in b.emulated and (emulation := EMULATIONS[name](dtype)) is not None:
+        return _emit_expr(b, emulation, dict(zip("xyz", args, strict=False)), lanes)
     if dtype.is_float and name in FLOAT_INTRINSICS:
         intrinsic = f"llvm.{FLOAT_INTRINSICS[name]}.{intrinsic_suffix(dtype, lanes)}"
         return b.intrinsic(ty, intrinsic, *((ty, a) for a in args))
@@ -146,11 +149,11 @@ def emit_cast(b: IRBuilder, source: DType, target: DType, value: str, lanes: int
     if source.is_encoded:
         if source.float_format.is_upper_half:
             return _widen_upper_half(b, source, value, lanes)
-        return _emit_expr(b, widened(source), value, lanes)
+        return _emit_expr(b, widened(source), {"x": value}, lanes)
     if target.is_encoded:
         if target.float_format.is_upper_half:
             return _narrow_upper_half(b, target, value, lanes)
-        return _emit_expr(b, narrowed(target), value, lanes)
+        return _emit_expr(b, narrowed(target), {"x": value}, lanes)
     s, t = llvm_type(source, lanes), llvm_type(target, lanes)
     if target.kind == "bool":
         zero = splat_constant("0", source, lanes) if not source.is_float else "zeroinitializer" if lanes else "0.0"
@@ -167,8 +170,8 @@ def emit_cast(b: IRBuilder, source: DType, target: DType, value: str, lanes: int
     return b.emit(f"{widen if target.bits > source.bits else 'trunc'} {s} {value} to {t}")
 
 
-def _emit_expr(b: IRBuilder, e: Expr, x: str, lanes: int) -> str:
-    """Emit an expression of the one value `x`."""
+def _emit_expr(b: IRBuilder, e: Expr, args: Mapping[str, str], lanes: int) -> str:
+    """Emit an expression of named values."""
     values: dict[int, str] = {}
     for sub in e.subexprs:
         if isinstance(sub, PrimitiveCall):
@@ -176,7 +179,8 @@ def _emit_expr(b: IRBuilder, e: Expr, x: str, lanes: int) -> str:
         elif isinstance(sub, Const):
             values[id(sub)] = splat_constant(literal(sub.value, sub.dtype), sub.dtype, lanes)
         else:
-            values[id(sub)] = x
+            assert isinstance(sub, Ref)
+            values[id(sub)] = args[sub.name]
     return values[id(e)]
 
 

@@ -167,6 +167,14 @@ class CPUTarget(Target):
         """LLVM's name of the instruction that permutes the bytes of a vector, or ""."""
         return "llvm.x86.avx512.permvar.qi.512" if self.has_feature("avx512vbmi") else ""
 
+    @property
+    def emulated(self) -> frozenset[str]:
+        """Primitives on floats for which x86 needs a feature that this CPU lacks."""
+        if not self.triple.startswith("x86"):
+            return frozenset()
+        needed = {"fma": "fma", **dict.fromkeys(("round", "floor", "ceil", "trunc"), "sse4.1")}
+        return frozenset(name for name, feature in needed.items() if not self.has_feature(feature))
+
     def lanes(self, bits: int) -> int:
         """Return how many elements of `bits` bits fit one vector register."""
         return self.vector_bits // bits
