@@ -8,7 +8,7 @@ Operands that no kernel can store there are still copied: inputs, constants, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -86,14 +86,24 @@ def find_placements(graph: Graph) -> dict[Node, Placement]:
         if inner is None:
             continue
         outer = placements.get(n, Placement(n, (0,) * n.type.rank, n))
+        apart = outputs.union(
+            *(m.operands for m in _enclosing_concats(n, placements))
+        )  # those are copied into the buffer
         for o, i in zip(n.operands, n.attrs["body"].inputs, strict=True):
-            if o in placements or o in outputs or inner.operands.count(i) != 1 or not is_placeable(graph, o):
+            if o in placements or o in apart or inner.operands.count(i) != 1 or not is_placeable(graph, o):
                 continue
             offset = (concat_offsets(inner) or ())[inner.operands.index(i)]
             placements[o] = Placement(
                 outer.container, tuple(a + b for a, b in zip(outer.offsets, offset, strict=True)), n
             )
     return placements
+
+
+def _enclosing_concats(n: Node, placements: Mapping[Node, Placement]) -> Iterator[Node]:
+    """Yield the concatenations and paddings in whose result `n` is stored, from the innermost to the outermost."""
+    while n in placements:
+        n = placements[n].concat
+        yield n
 
 
 def is_placeable(graph: Graph, n: Node) -> bool:

@@ -201,6 +201,15 @@ def test_a_value_that_stands_twice_in_one_array_is_copied_once() -> None:
     assert copied(program) == ["y"]
 
 
+def test_a_value_that_the_outer_array_copies_is_no_part_of_it() -> None:
+    """A kernel that writes the whole array would read a part of it."""
+    program = program_of("""(%x: f32[2, 2]) {
+      %a = neg %x  %p = pad %a {before=[1, 0], after=[1, 0]}  %y = cat %p, %a, %a {dim=0}  return %y }""")
+    assert copied(program) == ["a", "a"]
+    assert result_types(program)["neg"] == "f32[2, 2]"
+    assert result_types(program)["pad"] == "f32[4, 2]{0+0:4, 1}"
+
+
 def test_graphs_of_unknown_size_copy() -> None:
     graph = parse_graph("graph(%x: f32[n]) { %a = neg %x  %y = cat %a, %x {dim=0}  return %y }")
     lowered(graph.specialize({"n": 3}))
