@@ -329,6 +329,23 @@ def test_what_is_hidden_from_a_row_may_be_left_out_of_it() -> None:
     assert "element [1, 0]" in hoped.describe_mismatch(np.array([[3], [1.5]], np.float32))
 
 
+def test_what_a_row_does_not_see_may_be_left_out_of_all_of_it() -> None:
+    """The product of 12 results from 0 * inf is 0 only if the infinities are left out of each."""
+    text = """graph(%q: f32[1, 2], %k: f32[2, 2], %v: f32[2, 12], %m: bool[1, 2]) {
+      %y = attention %q, %k, %v, %m {scale=1.0}
+      %p = prod %y {dims=[1]}
+      return %p }"""
+    values = np.full((2, 12), np.inf, np.float32)
+    args = np.ones((1, 2), np.float32), np.ones((2, 2), np.float32), values
+    hidden = expected(text, *args, np.array([[False, False]]))
+    assert not hidden.describe_mismatch(np.array([0], np.float32))
+    assert not hidden.describe_mismatch(np.array([np.nan], np.float32))
+    assert hidden.describe_mismatch(np.array([1], np.float32))
+    seen = expected(text, *args, np.array([[True, False]]))
+    assert not seen.describe_mismatch(np.array([np.inf], np.float32))
+    assert seen.describe_mismatch(np.array([0], np.float32))
+
+
 def test_a_value_with_two_uses_may_be_computed_twice() -> None:
     x = np.array([1e4, 0.1, -1e4], np.float32)
     hoped = expected("graph(%x: f32[3]) { %s = sum %x {dims=[0]}  %y = div %s, %s  return %y }", x)

@@ -199,7 +199,8 @@ def _combine_runs(
     """Combine the values of `node` in several runs into an expectation.
 
     `truth` is not rounded, `unperturbed` is.  `noise_runs` are `truth` with float64's own errors, `usual_runs` have errors of the
-    usual size, the first one none, and `scaled_runs` have ERROR_SLACK times larger errors.
+    usual size, the first one none, and `scaled_runs` have ERROR_SLACK times larger errors.  Where the first one is NaN and others
+    skip what made it so, their number is expected as well.
     """
     observed = np.stack([as_array(r) for r in (*usual_runs, *scaled_runs)])
     first = observed[0]
@@ -207,10 +208,14 @@ def _combine_runs(
         certain = np.all(observed == first, axis=0) & (as_array(unperturbed) == first)
         return Expectation(first, np.where(certain, 0.0, np.inf), ())
     true, own = as_array(truth), as_array(unperturbed)
+    classes = (float_class(true), float_class(own), *map(float_class, observed))
+    first = _first_number(observed)
+    skips = np.isnan(observed[0]) & ~np.isnan(first)
+    true, own = (np.where(skips & np.isnan(x), first, x) for x in (true, own))
     with np.errstate(all="ignore"):
         noise = [np.nan_to_num(16 * np.abs(as_array(r) - true)) for r in noise_runs]
         float64_error = np.max(noise, axis=0, initial=1e-13 * np.max(np.abs(true[np.isfinite(true)]), initial=1.0))
-        deviation = np.abs(observed - first)
+        deviation = np.where(skips & np.isnan(observed), 0.0, np.abs(observed - first))
         deviation[len(usual_runs) :] /= ERROR_SLACK
         spread = np.max(deviation, axis=0, initial=0.0)
         decomposition = np.abs(own - first)  # the decomposed graph rounds elsewhere
@@ -223,14 +228,20 @@ def _combine_runs(
         )
         rounding = np.abs(true - first)  # values near the first run are as good as values near the truth
         error = error + np.where(rounding <= np.maximum(error, float64_error), rounding, 0)
-    classes = (float_class(true), float_class(own), *map(float_class, observed))
-    agree = np.all([c == classes[2] for c in classes[2:]], axis=0)
-    finite = agree & (classes[2] == 0)
+    agree = np.all([(c == float_class(first)) | (skips & (c == 2)) for c in classes[2:]], axis=0)
+    finite = agree & np.isfinite(first)
     with np.errstate(all="ignore"):
         depends_on_rounding = np.isfinite(own) & (np.abs(true - own) > error)  # `truth` is another result
     value = np.where(finite & np.isfinite(true), np.where(depends_on_rounding, own, true), first)
     error = np.where(finite, np.where(np.isnan(error), np.inf, error), np.where(agree, 0.0, np.inf))
     return Expectation(value, error, classes)
+
+
+def _first_number(observed: Array) -> Array:
+    """Return the first run, or where it is NaN the first one that is not, if those are a quarter of all at least."""
+    numbers = ~np.isnan(observed)
+    first = np.take_along_axis(observed, numbers.argmax(axis=0)[None], 0)[0]
+    return np.where(4 * numbers.sum(axis=0) >= len(observed), first, observed[0])
 
 
 def run_perturbed(
@@ -369,8 +380,12 @@ def _randomize_nan_sign(value: torch.Tensor, rng: np.random.Generator) -> torch.
 
 def _randomize_flushed_infinities(value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """Replace infinities at random by 1: flushing exponentials of positive numbers are any number from 1."""
-    changed = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < 0.5))
-    return torch.where(value.isinf() & changed, 1.0, value)
+    return torch.where(value.isinf() & _some_elements(value, rng), 1.0, value)
+
+
+def _some_elements(value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Choose elements of `value` at random: a half of them, or in some runs all, as code does that treats a block alike."""
+    return torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < rng.choice((0.5, 0.5, 1.0))))
 
 
 def _randomize_masked_nan(
@@ -405,8 +420,7 @@ def _randomize_masked_nan(
         of_x = anywhere(weights > 0, x == large) | anywhere(weights < 0, x == -large)
         of_weights = anywhere(weights == large, x > 0) | anywhere(weights == -large, x < 0)
         skipped = torch.where(of_x | of_weights, skipped + large, skipped)
-    chosen = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < 0.5))
-    return torch.where(value.isnan() & ~is_nan & chosen, skipped, value)
+    return torch.where(value.isnan() & ~is_nan & _some_elements(value, rng), skipped, value)
 
 
 def _randomize_offset_infinities(node: Node, value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
@@ -416,8 +430,7 @@ def _randomize_offset_infinities(node: Node, value: torch.Tensor, rng: np.random
     """
     if node.dtype.compute != f32 or not value.isinf().any() or not any(map(has_known_integers, node.operands)):
         return value
-    chosen = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < 0.5))
-    return torch.where(value.isinf() & chosen, torch.nan, value)
+    return torch.where(value.isinf() & _some_elements(value, rng), torch.nan, value)
 
 
 def _is_padded(node: Node) -> bool:
