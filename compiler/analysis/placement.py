@@ -78,7 +78,10 @@ def as_concat(n: Node) -> Node | None:
 
 
 def find_placements(graph: Graph) -> dict[Node, Placement]:
-    """Return the values that are stored inside others, each relative to the outermost buffer."""
+    """Return the values that are stored inside others, each relative to the outermost buffer.
+
+    An operand of a concatenation that is copied into its result has memory outside of it.
+    """
     placements: dict[Node, Placement] = {}
     outputs = set(graph.outputs)
     for n in reversed(graph.nodes):
@@ -86,9 +89,7 @@ def find_placements(graph: Graph) -> dict[Node, Placement]:
         if inner is None:
             continue
         outer = placements.get(n, Placement(n, (0,) * n.type.rank, n))
-        apart = outputs.union(
-            *(m.operands for m in _enclosing_concats(n, placements))
-        )  # those are copied into the buffer
+        apart = outputs.union(*(m.operands for m in _enclosing_concats(n, placements)))
         for o, i in zip(n.operands, n.attrs["body"].inputs, strict=True):
             if o in placements or o in apart or inner.operands.count(i) != 1 or not is_placeable(graph, o):
                 continue
