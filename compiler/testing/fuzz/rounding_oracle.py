@@ -241,7 +241,8 @@ def _first_number(observed: Array) -> Array:
     """Return the first run, or where it is NaN the first one that is not, if those are a quarter of all at least."""
     numbers = ~np.isnan(observed)
     first = np.take_along_axis(observed, numbers.argmax(axis=0)[None], 0)[0]
-    return np.where(4 * numbers.sum(axis=0) >= len(observed), first, observed[0])
+    number: Array = np.where(4 * numbers.sum(axis=0) >= len(observed), first, observed[0])
+    return number
 
 
 def run_perturbed(
