@@ -70,6 +70,8 @@ def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
         rhs_gathered=gathered_loads(table, operands[1]),
         lhs_computed=is_computed(table, operands[0]),
         rhs_computed=is_computed(table, operands[1]),
+        lhs_held=is_held(table, operands[0], column),
+        rhs_held=is_held(table, operands[1], row),
         lhs_repeated=not dependent_loops(table, operands[0]) & {r.var for r in (*serial, *reduced) if r is not depth},
         epilogue_ops=epilogue_ops(table, c, {row.var, column.var}),
         read_bytes=sum(dim_hint(table.types[b].nbytes) for b in loaded_params(table, operands)),
@@ -121,6 +123,11 @@ def is_computed(table: Accesses, operand: Expr) -> bool:
         masked = isinstance(inside, Load) and inside.mask is not None
         return not (masked and isinstance(outside, Const) and outside.value == 0) or is_computed(table, inside)
     return not isinstance(operand, Load) or table.roles[operand.buffer] == "local"
+
+
+def is_held(table: Accesses, operand: Expr, side: Range) -> bool:
+    """Return True if an operand is in local buffers of a program that iterates over the `side` of the other operand."""
+    return not is_parallel(table, side) and any(table.roles[x.buffer] == "local" for x in operand.loads)
 
 
 def value_at_zero(d: Dim) -> Dim:

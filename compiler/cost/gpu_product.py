@@ -36,7 +36,8 @@ class MatrixProduct:
 
     Operands have `dtype`, whose elements take `element_bytes`; a result takes `result_bytes`.  Elements of an operand that
     are neighbours in memory follow each other along its "depth", its "side", or neither (""); each
-    element of the `gathered` loads of an operand has an address of its own, a computed one is no copy of memory, a repeated one is the same in all `repeats`.  `epilogue_ops` operations follow
+    element of the `gathered` loads of an operand has an address of its own, a computed one is no copy of memory, a repeated one is the same in all `repeats`.  A `held` operand
+    is in registers of the program that computed it, which multiplies it by one block of the other operand after another.  `epilogue_ops` operations follow
     for each result.  The buffers of both operands have `read_bytes`, fewer than the operands where windows overlap; 0 if they are as large.
     """
 
@@ -55,6 +56,8 @@ class MatrixProduct:
     lhs_repeated: bool = False
     lhs_computed: bool = False
     rhs_computed: bool = False
+    lhs_held: bool = False
+    rhs_held: bool = False
     epilogue_ops: int = 0
     read_bytes: int = 0
 
@@ -204,7 +207,9 @@ def product_cost(p: MatrixProduct, b: ProductBlock, gpu: GPU, persistent: bool =
     A `persistent` program loads operands of its next block while it stores results.
     """
     used = block_resources(b, p, gpu, persistent)
-    blocks = p.batch * ceil(p.rows / b.rows) * ceil(p.columns / b.columns)
+    down, across = ceil(p.rows / b.rows), ceil(p.columns / b.columns)
+    in_turn = (across if p.lhs_held else 1) * (down if p.rhs_held else 1)
+    blocks = p.batch * down * across // in_turn
     fitting = resident_blocks(used, gpu)
     if not fitting or not gpu.matrix_flops(p.dtype):
         return BlockCost(inf, "resources", blocks, 0, used)
@@ -224,7 +229,9 @@ def product_cost(p: MatrixProduct, b: ProductBlock, gpu: GPU, persistent: bool =
     step += gpu.step_cycles / resident + gpu.computed_cycles * computed
     stored = b.rows * b.columns * p.result_bytes / gpu.l2_bytes_per_cycle
     ends = gpu.load_latency + loaded / gpu.l2_bytes_per_cycle
-    processor = gpu.seconds(rounds * (steps * step + stored) + (1 if persistent else ceil(rounds / resident)) * ends)
+    processor = gpu.seconds(
+        rounds * in_turn * (steps * step + stored) + (1 if persistent else ceil(rounds / resident)) * ends
+    )
     memory = (p.operand_bytes + p.batch * p.rows * p.columns * p.result_bytes) / gpu.memory_bytes_per_second
     limit = "memory" if memory > processor else max(busy, key=busy.__getitem__)
     return BlockCost(max(processor, memory), limit, blocks, resident, used)

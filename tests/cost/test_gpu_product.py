@@ -64,6 +64,14 @@ def test_few_blocks_leave_multiprocessors_idle() -> None:
     assert small.seconds < large.seconds
 
 
+def test_blocks_follow_each_other_in_the_program_that_holds_an_operand() -> None:
+    """Normalized rows in registers: three blocks of columns leave as many multiprocessors idle as one."""
+    p, block = MatrixProduct(3136, 384, 96, "f32", 4, 4), ProductBlock(64, 128, 32, 8, 1)
+    free, held = (product_cost(replace(p, lhs_held=h), block, H100) for h in (False, True))
+    assert (free.blocks, held.blocks) == (147, 49)
+    assert held.seconds > free.seconds
+
+
 def test_stages_hide_the_latency_of_memory() -> None:
     times = [product_cost(LARGE, ProductBlock(128, 256, 64, 8, stages), H100).seconds for stages in (2, 3, 4)]
     assert times == sorted(times, reverse=True)
