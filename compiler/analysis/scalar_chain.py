@@ -82,6 +82,12 @@ def is_increasing(n: Node) -> bool:
     return e.primitive in ("add", "cast", "max", "min", "round")
 
 
+def is_clamp(n: Node) -> bool:
+    """Return True if `n` is one value of its shape, bounded by constant scalars."""
+    calls = [e for e in elementwise_expr(n).subexprs if isinstance(e, PrimitiveCall)]
+    return bool(calls) and varying_operand(n) is not None and all(c.primitive in ("max", "min") for c in calls)
+
+
 def is_continuous(e: Expr) -> bool:
     """Return True if an expression computes floats from floats, without steps or comparisons of what it computes."""
     calls = (x for x in e.subexprs if isinstance(x, PrimitiveCall))

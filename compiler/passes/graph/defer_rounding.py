@@ -6,12 +6,11 @@ from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
 from compiler.analysis.contraction_nodes import is_contraction_node, with_sum_dtype
-from compiler.analysis.scalar_chain import is_continuous, varying_operand
+from compiler.analysis.scalar_chain import is_clamp, is_continuous
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Elementwise, Fused, elementwise_expr, is_cast, is_view, viewed
-from compiler.ir.scalar import PrimitiveCall
 from compiler.passes.base import Context, GraphPass, register
 
 
@@ -90,7 +89,8 @@ class UnroundedValues:
         if x in self.values and is_view(n.structure, n) and len(operands) == 1:
             return self.round(n, n.with_operands((self.values[x],)), rounded=x in self.rounded)
         if isinstance(n.structure, Elementwise) and is_continuous(elementwise_expr(n)):
-            clamps = is_clamp(n) and n.dtype.float_format.has_infinities  # else 1e9 is NaN before and not after
+            # rounding before or after a clamp is the same, but without infinities 1e9 is NaN before and not after
+            clamps = is_clamp(n) and n.dtype.float_format.has_infinities
             wide = n.with_operands(tuple(self.wide(o, clamped=clamps) for o in operands))
             if wide.dtype == total:
                 return self.round(n, wide, rounded=clamps and not self.rounded.isdisjoint(operands))
@@ -111,9 +111,3 @@ class UnroundedValues:
         if rounded:
             self.rounded.add(narrow)
         return narrow
-
-
-def is_clamp(n: Node) -> bool:
-    """Return True if `n` bounds one value of its shape by constants: it may be rounded before or after."""
-    calls = (e for e in elementwise_expr(n).subexprs if isinstance(e, PrimitiveCall))
-    return varying_operand(n) is not None and all(c.primitive in ("max", "min") for c in calls)

@@ -8,12 +8,10 @@ from math import inf
 
 import torch
 
-from compiler.analysis.scalar_chain import apply_chain, is_increasing, scalar_chain, varying_operand
+from compiler.analysis.scalar_chain import apply_chain, is_clamp, is_increasing, scalar_chain, varying_operand
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, input_node
-from compiler.ir.graph.structure import elementwise_expr
 from compiler.ir.interpret.graph import interpret
-from compiler.ir.scalar import PrimitiveCall
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DType, TensorType
 from compiler.passes.base import Context, GraphPass, register
@@ -62,12 +60,6 @@ def without_redundant_clamps(chain: Sequence[Node]) -> list[Node]:
         if bounds is None or given is None or not (is_clamp(n) and torch.equal(bounds, given)):
             kept.append(n)
     return kept[::-1]
-
-
-def is_clamp(n: Node) -> bool:
-    """Return True if `n` is the maximum or minimum of its operands."""
-    e = elementwise_expr(n)
-    return isinstance(e, PrimitiveCall) and e.primitive in ("max", "min")
 
 
 def full_range(dtype: DType) -> torch.Tensor | None:
