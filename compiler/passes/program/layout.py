@@ -198,7 +198,7 @@ class LayoutSearch:
     def after_pass(self, pass_: TilePass, table: Accesses, types: tuple[TensorType, ...]) -> Accesses:
         """Return the accesses of a kernel after a pass that its schedule will have; `table` itself if that changes nothing."""
         kernel = with_unique_names(_retyped(table.kernel, types))
-        new = pass_.for_machine(self.machine).run(kernel, Context(self.machine))
+        new = pass_.for_machine(self.machine).run(kernel, self.context.trial())
         return table if new == kernel else Accesses(new)
 
     def param_types(self, launch: Launch, choice: InnermostDims) -> tuple[TensorType, ...]:

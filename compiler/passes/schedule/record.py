@@ -56,7 +56,7 @@ def directives_of(pass_: Pass[Any], old: Kernel, new: Kernel, context: Context) 
     """Return the directives that make `new` of `old`; the pass itself where they cannot, and nothing if it did nothing."""
     if isinstance(pass_, Directive) or new == old:
         return (pass_,) if new != old else ()
-    trial = Context(context.machine)
+    trial = context.trial()
     try:
         structure = (*collapses(old, new), *splits(old, new))
         directives = (*structure, *changes(applied(structure, old, trial), new))

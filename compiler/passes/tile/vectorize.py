@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from compiler.analysis.accesses import Accesses
 from compiler.cost.kernel_time import predicted_seconds
-from compiler.cost.machine import Machine
 from compiler.cost.vectorization import best_disjoint_loops, lane_count, score_loops
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
@@ -66,15 +65,15 @@ class Vectorize(TilePass):
 
     def slower_lanes(self, ir: Kernel, chosen: Collection[str], lanes: int, context: Context) -> set[str]:
         """Return those of the `chosen` loops that gather, and take longer with lanes than without, each in its own nest."""
-        table, machine = context.accesses(ir), context.machine
+        table = context.accesses(ir)
         gathering = {v for v in chosen if any(table.depends_on(a, v) and table.stride(a, v) is None for a in table.all)}
         slower = set[str]()
         for nest in top_nests(ir) if gathering else ():
             loops = {r.var for s in tile.walk(nest.body) for r in tile.stmt_ranges(s)}
             own, doubtful = loops.intersection(chosen), loops & gathering
             if doubtful:
-                with_all = seconds_with_lanes(nest, own, lanes, machine)
-                slower |= {v for v in doubtful if with_all > seconds_with_lanes(nest, own - {v}, lanes, machine)}
+                with_all = seconds_with_lanes(nest, own, lanes, context)
+                slower |= {v for v in doubtful if with_all > seconds_with_lanes(nest, own - {v}, lanes, context)}
         return slower
 
     def quicker_lanes(
@@ -86,7 +85,7 @@ class Vectorize(TilePass):
         along the sum of a product with lanes along its result, where a tile of accumulators shares loads that scores count for
         each, and lanes that store a product's results apart with lanes that store them in order: scores do not count lines.
         """
-        table, machine = context.accesses(ir), context.machine
+        table = context.accesses(ir)
         gathered = {v for v in table.loops if gathers_operand(table, v, lanes)}
         gathered = gathered if gathered & chosen else set()
         if not gathered and not any(
@@ -98,7 +97,7 @@ class Vectorize(TilePass):
             return set()
         if not gathered and score < CLOSE_SCORE * sum(scores[v] for v in chosen):
             return set()
-        best, second = (seconds_with_lanes(ir, loops, lanes, machine) for loops in (chosen, others))
+        best, second = (seconds_with_lanes(ir, loops, lanes, context) for loops in (chosen, others))
         return set(others) if second < best else set()
 
 
@@ -118,12 +117,12 @@ def gathers_operand(table: Accesses, v: str, lanes: int) -> bool:
     return False
 
 
-def seconds_with_lanes(kernel: Kernel, loops: Collection[str], lanes: int, machine: Machine) -> float:
+def seconds_with_lanes(kernel: Kernel, loops: Collection[str], lanes: int, context: Context) -> float:
     """Return the estimated seconds of a kernel with lanes along `loops`, tiled and unrolled."""
     scheduled = with_lanes(kernel, loops, lanes)
     for p in (Tile(), Pack(), Unroll()):
-        scheduled = p.for_machine(machine).run(scheduled, Context(machine))
-    return predicted_seconds(scheduled, machine)
+        scheduled = p.for_machine(context.machine).run(scheduled, context.trial())
+    return predicted_seconds(scheduled, context.machine)
 
 
 def names_of(loops: Collection[str]) -> str:
