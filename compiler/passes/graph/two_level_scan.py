@@ -32,8 +32,11 @@ def reduce_op(combine: str, dtype: DType) -> Callable[..., Node]:
     return (BOOLEAN_REDUCE_OPS if dtype == boolean else REDUCE_OPS)[combine]
 
 
-def blockwise(n: Node, s: Scan) -> BlockwiseScan | None:
-    """Return how blocks of scan `n` are scanned apart, if they can be."""
+def blockwise(n: Node) -> BlockwiseScan | None:
+    """Return how blocks of a scan are scanned apart; None if they cannot be, or `n` is no scan."""
+    s = n.structure
+    if not isinstance(s, Scan):
+        return None
     if not s.combine:
         return s.blockwise
     reduce = reduce_op(s.combine, s.initial(n)[0].dtype)
@@ -61,15 +64,15 @@ class TwoLevelScan(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         new: dict[Node, Node] = {}
         for n in ir.nodes:
-            size = self.block_length(n, context.machine)
-            if size is not None and context.may_apply(self, f"two-level scan, blocks of {size}", n):
-                new[n] = two_level_scan(n, size).with_name(n.name)
+            how = blockwise(n)
+            size = self.block_length(n, context.machine) if how else None
+            if how and size and context.may_apply(self, f"two-level scan, blocks of {size}", n):
+                new[n] = two_level_scan(n, how, size).with_name(n.name)
         return ir.replace_nodes(new)
 
     def block_length(self, n: Node, machine: Machine) -> int | None:
         """Return the block length for scan `n` in elements, or None to leave it as it is."""
-        if not isinstance(n.structure, Scan) or blockwise(n, n.structure) is None:
-            return None
+        assert isinstance(n.structure, Scan)
         extent, total = n.shape[n.structure.axis(n).dim], n.type.numel
         if not isinstance(extent, int) or not isinstance(total, int):
             return None
@@ -86,44 +89,35 @@ class TwoLevelScan(GraphPass):
         return min(range(least, most + 1), key=lambda size: (steps(size), -size), default=None)
 
 
-def two_level_scan(n: Node, size: int) -> Node:
+def two_level_scan(n: Node, how: BlockwiseScan, size: int) -> Node:
     """Build scan `n` from a scan of whole blocks of `size` elements and one of the elements that are left at its end."""
     assert isinstance(n.structure, Scan)
     axis, extent = n.structure.axis(n), n.shape[n.structure.axis(n).dim]
     assert isinstance(extent, int)
     left, d = extent % size, axis.dim
     if not left:
-        return scan_in_blocks(n, n.operands[0], size)[0]
+        return scan_in_blocks(n, how, n.operands[0], size)[0]
     start = left if axis.reverse else 0
     x, rest = (
         ops.slice_(n.operands[0], dim=d, start=k, size=length)
         for k, length in ((start, extent - left), (0 if axis.reverse else extent - left, left))
     )
-    blocks, total = scan_in_blocks(n, x, size)
-    last = join(n, n.op(ops.as_dtype(rest, total.dtype), **n.attrs), total)
+    blocks, total = scan_in_blocks(n, how, x, size)
+    last = ops.as_dtype(how.join(n.op(ops.as_dtype(rest, total.dtype), **n.attrs), total), n.dtype)
     return ops.cat(*((last, blocks) if axis.reverse else (blocks, last)), dim=d)
 
 
-def scan_in_blocks(n: Node, x: Node, size: int) -> tuple[Node, Node]:
+def scan_in_blocks(n: Node, how: BlockwiseScan, x: Node, size: int) -> tuple[Node, Node]:
     """Scan `x` as `n` does from scans of blocks of `size` elements and of their totals, and return its total too.
 
     Rounds once, as `n` itself does.
     """
     assert isinstance(n.structure, Scan)
-    d, carried, how = n.structure.axis(n).dim, n.structure.initial(n)[0].dtype, blockwise(n, n.structure)
-    assert how is not None
+    d, carried = n.structure.axis(n).dim, n.structure.initial(n)[0].dtype
     shape: tuple[Dim, ...] = (*x.shape[:d], x.shape[d] // size, size, *x.shape[d + 1 :])
     blocks = ops.as_dtype(ops.reshape(x, shape=shape), carried)
     totals = how.total(blocks, d + 1)
     before = n.op(totals, **{**n.attrs, "dim": d, "exclusive": True})
     inside = n.op(blocks, **{**n.attrs, "dim": d + 1})
     total = ops.reshape(how.total(totals, d), shape=(*x.shape[:d], 1, *x.shape[d + 1 :]))
-    return ops.reshape(join(n, inside, before), shape=x.shape), total
-
-
-def join(n: Node, results: Node, before: Node) -> Node:
-    """Return results of scan `n` behind elements of total `before`."""
-    assert isinstance(n.structure, Scan)
-    how = blockwise(n, n.structure)
-    assert how is not None
-    return ops.as_dtype(how.join(results, before), n.dtype)
+    return ops.reshape(ops.as_dtype(how.join(inside, before), n.dtype), shape=x.shape), total
