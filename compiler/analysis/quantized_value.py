@@ -262,7 +262,7 @@ def place(parameter: Node, position: Position, shape: tuple[Dim, ...]) -> Node |
             return None
         compact = parameter
     placed = tuple(d if k in targets else 1 for k, d in enumerate(shape))
-    return compact if compact.shape == placed else ops.reshape(compact, shape=placed)
+    return ops.as_shape(compact, placed)
 
 
 def operand_sums(n: Node, x: Node, number: int, dtype: DType) -> Node | None:

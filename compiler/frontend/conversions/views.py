@@ -72,7 +72,7 @@ converts("aten.unsqueeze.default", "aten.unsqueeze_copy.default")(ops.unsqueeze)
 def squeeze(x: Node, dims: int | Sequence[int] | None = None) -> Node:
     named = range(x.type.rank) if dims is None else canonicalize_dims(dims, x.type.rank) if dims != () else ()
     shape = tuple(d for k, d in enumerate(x.shape) if not (k in named and d == 1))
-    return x if shape == x.shape else ops.reshape(x, shape=shape)
+    return ops.as_shape(x, shape)
 
 
 @converts("aten.flatten.using_ints")

@@ -100,6 +100,7 @@ from compiler.ir.ops.transcendental import (
     tanh,
 )
 from compiler.ir.ops.views import (
+    as_shape,
     as_strided,
     expand,
     flip,

@@ -91,6 +91,11 @@ reshape = declare_op(
 )  # fmt: skip
 
 
+def as_shape(x: Node, shape: tuple[Dim, ...]) -> Node:
+    """Return `x` reshaped to `shape`, or `x` itself if it has that shape."""
+    return x if x.shape == shape else reshape(x, shape=shape)
+
+
 def _permute_type(s: Signature) -> TensorType:
     dims, x = s.attrs["dims"], s.types[0]
     if sorted(dims) != list(range(x.rank)):

@@ -138,15 +138,15 @@ def as_product(n: Node, image: Node, start: Sequence[int], window: ScatterWindow
     total = n.dtype.compute if n.dtype.is_float else n.dtype
     groups, (batch, channels), outputs = (window.groups,) if window.groups > 1 else (), image.shape[:2], weight.shape[1]
     inputs, g = channels // window.groups, len(groups)
-    by_group = ops.reshape(weight, shape=(*groups, inputs, outputs, *taps))
+    by_group = ops.as_shape(weight, (*groups, inputs, outputs, *taps))
     taps_first = ops.permute(by_group, dims=(*range(g), *range(g + 2, by_group.type.rank), g + 1, g))
     rows = folded(ops.reshape(taps_first, shape=(*groups, prod(taps) * outputs, inputs)))
-    pixels = ops.reshape(image, shape=(batch, *groups, inputs, product(area)))
+    pixels = ops.as_shape(image, (batch, *groups, inputs, product(area)))
     products = ops.matmul(rows, pixels, dtype=total)
     by_tap = ops.reshape(products, shape=(batch, *groups, *taps, outputs, *area))
     first, channel = 1 + g, 1 + g + len(taps)
     dims = (*range(first), channel, *range(first, channel), *range(channel + 1, by_tap.type.rank))
-    windows = ops.reshape(ops.permute(by_tap, dims=dims), shape=(batch, outputs * window.groups, *taps, *area))
+    windows = ops.as_shape(ops.permute(by_tap, dims=dims), (batch, outputs * window.groups, *taps, *area))
     if window.taps == window.stride:
         y = side_by_side(windows, start, n.shape)
     else:

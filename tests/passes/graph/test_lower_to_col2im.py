@@ -26,15 +26,13 @@ def test_one_product_for_all_taps() -> None:
         before="""graph(%x: f32[2, 8, 7, 8], %w: f32[8, 3, 4, 4]) {
           %y = conv_phases %x, %w {stride=[2, 2], start=[1, 1], size=[10, 12]} return %y }""",
         after="""graph(%x: f32[2, 8, 7, 8], %w: f32[8, 3, 4, 4]) {
-  %reshape_0: f32[8, 3, 4, 4] = reshape %w {shape=[8, 3, 4, 4]}
-  %permute_0: f32[4, 4, 3, 8] = permute %reshape_0 {dims=[2, 3, 1, 0]}
-  %reshape_1: f32[48, 8] = reshape %permute_0 {shape=[48, 8]}
-  %reshape_2: f32[2, 8, 56] = reshape %x {shape=[2, 8, 56]}
-  %matmul_0: f32[2, 48, 56] = matmul %reshape_1, %reshape_2 {dtype=f32}
-  %reshape_3: f32[2, 4, 4, 3, 7, 8] = reshape %matmul_0 {shape=[2, 4, 4, 3, 7, 8]}
-  %permute_1: f32[2, 3, 4, 4, 7, 8] = permute %reshape_3 {dims=[0, 3, 1, 2, 4, 5]}
-  %reshape_4: f32[2, 3, 4, 4, 7, 8] = reshape %permute_1 {shape=[2, 3, 4, 4, 7, 8]}
-  %col2im_0: f32[2, 3, 10, 12] = col2im %reshape_4 {stride=[2, 2], dilation=[1, 1], start=[3, 3], size=[10, 12]}
+  %permute_0: f32[4, 4, 3, 8] = permute %w {dims=[2, 3, 1, 0]}
+  %reshape_0: f32[48, 8] = reshape %permute_0 {shape=[48, 8]}
+  %reshape_1: f32[2, 8, 56] = reshape %x {shape=[2, 8, 56]}
+  %matmul_0: f32[2, 48, 56] = matmul %reshape_0, %reshape_1 {dtype=f32}
+  %reshape_2: f32[2, 4, 4, 3, 7, 8] = reshape %matmul_0 {shape=[2, 4, 4, 3, 7, 8]}
+  %permute_1: f32[2, 3, 4, 4, 7, 8] = permute %reshape_2 {dims=[0, 3, 1, 2, 4, 5]}
+  %col2im_0: f32[2, 3, 10, 12] = col2im %permute_1 {stride=[2, 2], dilation=[1, 1], start=[3, 3], size=[10, 12]}
   return %col2im_0
 }""",
         remark="one product for all taps",
@@ -110,17 +108,14 @@ def test_windows_that_do_not_overlap_are_put_side_by_side() -> None:
         before="""graph(%x: f32[1, 8, 5], %w: f32[8, 3, 2]) {
           %y = conv_phases %x, %w {stride=[2], start=[1], size=[8]} return %y }""",
         after="""graph(%x: f32[1, 8, 5], %w: f32[8, 3, 2]) {
-  %reshape_0: f32[8, 3, 2] = reshape %w {shape=[8, 3, 2]}
-  %permute_0: f32[2, 3, 8] = permute %reshape_0 {dims=[2, 1, 0]}
-  %reshape_1: f32[6, 8] = reshape %permute_0 {shape=[6, 8]}
-  %reshape_2: f32[1, 8, 5] = reshape %x {shape=[1, 8, 5]}
-  %matmul_0: f32[1, 6, 5] = matmul %reshape_1, %reshape_2 {dtype=f32}
-  %reshape_3: f32[1, 2, 3, 5] = reshape %matmul_0 {shape=[1, 2, 3, 5]}
-  %permute_1: f32[1, 3, 2, 5] = permute %reshape_3 {dims=[0, 2, 1, 3]}
-  %reshape_4: f32[1, 3, 2, 5] = reshape %permute_1 {shape=[1, 3, 2, 5]}
-  %permute_2: f32[1, 3, 5, 2] = permute %reshape_4 {dims=[0, 1, 3, 2]}
-  %reshape_5: f32[1, 3, 10] = reshape %permute_2 {shape=[1, 3, 10]}
-  %slice_0: f32[1, 3, 8] = slice %reshape_5 {dim=2, start=1, size=8}
+  %permute_0: f32[2, 3, 8] = permute %w {dims=[2, 1, 0]}
+  %reshape_0: f32[6, 8] = reshape %permute_0 {shape=[6, 8]}
+  %matmul_0: f32[1, 6, 5] = matmul %reshape_0, %x {dtype=f32}
+  %reshape_1: f32[1, 2, 3, 5] = reshape %matmul_0 {shape=[1, 2, 3, 5]}
+  %permute_1: f32[1, 3, 2, 5] = permute %reshape_1 {dims=[0, 2, 1, 3]}
+  %permute_2: f32[1, 3, 5, 2] = permute %permute_1 {dims=[0, 1, 3, 2]}
+  %reshape_2: f32[1, 3, 10] = reshape %permute_2 {shape=[1, 3, 10]}
+  %slice_0: f32[1, 3, 8] = slice %reshape_2 {dim=2, start=1, size=8}
   return %slice_0
 }""",
     )
@@ -134,15 +129,12 @@ def test_the_taps_of_an_ordinary_convolution_are_turned_around() -> None:
         after="""graph(%x: f32[1, 8, 6], %w: f32[3, 8, 4]) {
   %flip_0: f32[3, 8, 4] = flip %w {dims=[2]}
   %permute_0: f32[8, 3, 4] = permute %flip_0 {dims=[1, 0, 2]}
-  %reshape_0: f32[8, 3, 4] = reshape %permute_0 {shape=[8, 3, 4]}
-  %permute_1: f32[4, 3, 8] = permute %reshape_0 {dims=[2, 1, 0]}
-  %reshape_1: f32[12, 8] = reshape %permute_1 {shape=[12, 8]}
-  %reshape_2: f32[1, 8, 6] = reshape %x {shape=[1, 8, 6]}
-  %matmul_0: f32[1, 12, 6] = matmul %reshape_1, %reshape_2 {dtype=f32}
-  %reshape_3: f32[1, 4, 3, 6] = reshape %matmul_0 {shape=[1, 4, 3, 6]}
-  %permute_2: f32[1, 3, 4, 6] = permute %reshape_3 {dims=[0, 2, 1, 3]}
-  %reshape_4: f32[1, 3, 4, 6] = reshape %permute_2 {shape=[1, 3, 4, 6]}
-  %col2im_0: f32[1, 3, 3] = col2im %reshape_4 {stride=[1], dilation=[1], start=[3], size=[3]}
+  %permute_1: f32[4, 3, 8] = permute %permute_0 {dims=[2, 1, 0]}
+  %reshape_0: f32[12, 8] = reshape %permute_1 {shape=[12, 8]}
+  %matmul_0: f32[1, 12, 6] = matmul %reshape_0, %x {dtype=f32}
+  %reshape_1: f32[1, 4, 3, 6] = reshape %matmul_0 {shape=[1, 4, 3, 6]}
+  %permute_2: f32[1, 3, 4, 6] = permute %reshape_1 {dims=[0, 2, 1, 3]}
+  %col2im_0: f32[1, 3, 3] = col2im %permute_2 {stride=[1], dilation=[1], start=[3], size=[3]}
   return %col2im_0
 }""",
         remark="one product for all taps",
