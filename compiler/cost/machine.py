@@ -171,6 +171,7 @@ class Thresholds:
 
     recompute_ops: int = quantity(6, "operations", "From which a value is stored rather than computed again.", TIMED)
     max_local_elements: int = quantity(1 << 16, "elements", "Local buffers of an iteration.", TIMED)
+    max_row_elements: int = quantity(1 << 18, "elements", "The same, of one that can lie in a result.", TIMED)
     max_stack_elements: int = quantity(1 << 18, "elements", "Of a local buffer for any dynamic size.", TIMED)
     max_reread_bytes: int = quantity(1 << 18, "bytes", "That fused rows read again, as they stay in a cache.", TIMED)
     products_efficiency: float = quantity(0.9, "share", "Of the peak that batches of small products reach.", TIMED)
@@ -381,6 +382,7 @@ class GPU(Machine):
     parallel_seconds: float = quantity(2e-9, "s", "Of any work: all multiprocessors share it.", UNMEASURED)
     masked_load_cost: int = quantity(1, "loads", "Masked load.", DATA_SHEET)
     max_local_elements: int = quantity(1 << 15, "elements", "Local buffers, which are registers.", DATA_SHEET)
+    max_row_elements: int = quantity(0, "elements", "None lies in a result.", DATA_SHEET)
 
     @property
     def operations_per_cycle(self) -> float:

@@ -74,6 +74,7 @@ class KernelLowering:
         self.nest = LoopNestBuilder(frozenset(s.name for s in graph.dynamic_sizes))
         self.inputs = {n: n.attrs["name"] for n in graph.inputs}
         self.materialized_elements = 0
+        self.has_row_like_result = False
         self.value_nodes: dict[str, Node] = {}
 
     def run(self) -> Kernel:
@@ -421,8 +422,13 @@ class KernelLowering:
             index.append(var(ranges[-1].var) if d is None else d)
         buffer_type = TensorType(node.dtype, tuple(r.hi for r in ranges))
         bounds = interval(buffer_type.numel, {})
-        self.materialized_elements += dim_hint(buffer_type.numel)
         fits_stack = bounds is not None and bounds[1] <= self.machine.max_stack_elements
+        elements = dim_hint(buffer_type.numel)
+        is_like_result = (node.dtype, node.shape) == (self.root.dtype, self.root.shape)
+        if is_like_result and not self.has_row_like_result and elements <= self.machine.max_row_elements:
+            self.has_row_like_result = True  # its memory can be that of the result
+        else:
+            self.materialized_elements += elements
         if self.materialized_elements > self.machine.max_local_elements or not fits_stack:
             raise LoweringError(f"{node} is too large to materialize in a local buffer")
         self.nest.add(Local(buffer, buffer_type))

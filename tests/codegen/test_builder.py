@@ -61,16 +61,16 @@ def test_index_arithmetic_goes_before_the_loop_that_does_not_change_it() -> None
     assert [line.split(" = ")[-1].strip() for line in b.lines][:12] == [
         "br label %loop1",
         "loop1:",
-        "phi i64 [ 0, %entry ], [ %v13, %done5 ]",
+        "phi i64 [ 0, %entry ], [ %v14, %done5 ]",
         "icmp slt i64 0, %n",
+        "br i1 %v6, label %entered7, label %done5",
+        "entered7:",
         "mul nsw i64 %a, 12",
-        "getelementptr float, ptr %p, i64 %v8",
-        "br i1 %v6, label %loop4, label %done5",
+        "getelementptr float, ptr %p, i64 %v9",
+        "br label %loop4",
         "loop4:",
-        "phi i64 [ 0, %loop1 ], [ %v11, %loop4 ]",
-        "getelementptr float, ptr %v9, i64 %i7",
-        "add nsw i64 %i7, 1",
-        "icmp slt i64 %v11, %n",
+        "phi i64 [ 0, %entered7 ], [ %v12, %loop4 ]",
+        "getelementptr float, ptr %v10, i64 %i8",
     ]
 
 

@@ -66,10 +66,11 @@ SSA_NAME = re.compile(r"%[\w.]+")
 
 @dataclass
 class LoopBody:
-    """The lines of a loop under construction, or of what is outside all loops, and the names that they define."""
+    """The lines of a loop under construction, or of what is outside all loops, and the names that they define; its first block."""
 
     lines: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    head: str = "entry"
 
 
 @dataclass
@@ -93,6 +94,7 @@ class IRBuilder:
     stack_bytes: int = 0
     scope: int = 0
     line: int = 0
+    hoists: bool = False
     _count: int = 0
 
     @property
@@ -117,14 +119,27 @@ class IRBuilder:
         yield
         self.line = outer
 
-    def emit(self, text: str, may_hoist: bool = False) -> str:
+    @contextmanager
+    def hoisting(self, applies: bool) -> Iterator[None]:
+        """Emit what the innermost loop does not change before it, or where it is used, for a while."""
+        outer, self.hoists = self.hoists, applies
+        yield
+        self.hoists = outer
+
+    @property
+    def is_unconditional(self) -> bool:
+        """True if every iteration of the innermost loop comes to this point."""
+        return self.label == self.open_loops[-1].head
+
+    def emit(self, text: str, may_hoist: bool | None = None) -> str:
         """Emit `%name = text` unless an equal instruction is available; return its name.
 
-        With `may_hoist` it is emitted before the innermost loop if the loop does not change its operands; it must not trap.
+        With `may_hoist`, by default `hoists`, it is emitted before the innermost loop if the loop does not change its operands; it must not trap.
         """
         available = self.available_loads if text.startswith("load") else self.available_values
         if text in available:
             return available[text]
+        may_hoist = self.hoists if may_hoist is None else may_hoist
         hoists = may_hoist and len(self.open_loops) > 1 and self.is_invariant(text)
         name, body = self.fresh_name(), self.open_loops[-2 if hoists else -1]
         body.lines.append(f"  {name} = {text}{self.location}")
@@ -197,10 +212,9 @@ class IRBuilder:
         head, done = self.fresh_name("loop")[1:], self.fresh_name("done")[1:]
         preheader, available = self.label, dict(self.available_values)
         if may_be_empty:
-            test = self.emit(f"icmp slt i64 {start}, {stop}")
-            entry = f"br i1 {test}, label %{head}, label %{done}"
-        else:
-            entry = f"br label %{head}"
+            test, entered = self.emit(f"icmp slt i64 {start}, {stop}"), self.fresh_name("entered")[1:]
+            self.emit_void(f"br i1 {test}, label %{entered}, label %{done}")
+            self.block(entered)
         counter = self.fresh_name("i")
         phis = [counter, *(self.fresh_name("c") for _ in carried)]
 
@@ -210,7 +224,7 @@ class IRBuilder:
             return self.emit(f"icmp slt i64 {following}, {stop}"), [following, *results]
 
         initial = dict(zip(phis, [("i64", start), *carried], strict=True))
-        (_, *results), latch = self._repeat(head, done, entry, initial, iteration)
+        (_, *results), latch = self._repeat(head, done, initial, iteration)
         if not may_be_empty:
             return results
         self.available_values = available
@@ -245,28 +259,27 @@ class IRBuilder:
         head, done = self.fresh_name("loop")[1:], self.fresh_name("done")[1:]
         phis = [self.fresh_name("c") for _ in carried]
         initial = dict(zip(phis, carried, strict=True))
-        return self._repeat(head, done, f"br label %{head}", initial, lambda: body(phis))[0]
+        return self._repeat(head, done, initial, lambda: body(phis))[0]
 
     def _repeat(
         self,
         head: str,
         done: str,
-        entry: str,
         phis: Mapping[str, tuple[str, str]],
         iteration: Callable[[], tuple[str, list[str]]],
     ) -> tuple[list[str], str]:
-        """Emit block `head`, entered by the branch `entry`, while the flag that `iteration` returns is set; go on in block `done`.
+        """Emit block `head`, which the current one enters, while the flag that `iteration` returns is set; go on in block `done`.
 
         `phis` holds the type and initial value of each carried value; `iteration` also returns their new values.  Return the
         final values, and the label of the block that jumps back.
         """
         preheader = self.label
         self.available_loads.clear()
-        self.open_loops.append(LoopBody(names=set(phis)))
+        self.open_loops.append(LoopBody(names=set(phis), head=head))
         self.label = head
         more, results = iteration()
         body, latch = self.open_loops.pop(), self.label
-        self.emit_void(entry)
+        self.emit_void(f"br label %{head}")
         self.block(head)
         for (phi, (ty, init)), new in zip(phis.items(), results, strict=True):
             self.lines.append(f"  {phi} = phi {ty} [ {init}, %{preheader} ], [ {new}, %{latch} ]{self.location}")

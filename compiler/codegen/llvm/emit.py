@@ -28,7 +28,7 @@ from compiler.codegen.llvm.primitives import (
 )
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer, tile_coords
 from compiler.codegen.llvm.targets import CPUTarget
-from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
+from compiler.codegen.llvm.thread_partition import delinearize_step, emit_iterations, reuse_thread_scratch
 from compiler.errors import PartialTileError, TargetError
 from compiler.ir import scalar
 from compiler.ir.graph.structure import IDENTITIES
@@ -288,7 +288,7 @@ class KernelEmitter:
         self.b.do_while([("i64", "%first"), *(("i64", "-1") for _ in loops)], run_chunk)
 
     def emit_worksharing_loop(self, stmt: For, chunk: str, first: str, ev: ExprEmitter) -> str:
-        """Emit perfectly nested parallel loops as one loop over the iterations in `chunk`.
+        """Emit the iterations of perfectly nested parallel loops that are in `chunk`.
 
         `first` is the first iteration that this thread ran, -1 if none; return what it is afterwards.
         """
@@ -308,16 +308,13 @@ class KernelEmitter:
             first = self.b.emit(f"select i1 {self.b.emit(f'and i1 {is_first}, {has_work}')}, i64 {start}, i64 {first}")
             first_numbers = delinearize_step(self.b, ev.scope, nest, counts, first)
 
-        def step(counter: str, _: list[str]) -> list[str]:
-            inner = ExprEmitter(self.b, ev.scope.inner())
-            numbers = delinearize_step(self.b, inner.scope, nest, counts, counter)
+        def iteration(scope: CodegenScope, numbers: list[Dim]) -> None:
             for p in scratch:
-                reuse_thread_scratch(inner.scope, p, body, nest, numbers, first_numbers)
+                reuse_thread_scratch(scope, p, body, nest, numbers, first_numbers)
             with self.b.at_line(self.b.line + len(nest) - 1):  # of the innermost loop
-                self.emit_nested_loops(list(zip(nest, numbers, strict=True)), inner, body)
-            return []
+                self.emit_nested_loops(list(zip(nest, numbers, strict=True)), ExprEmitter(self.b, scope), body)
 
-        self.b.loop(start, stop, 1, [], step, may_be_empty=True)
+        emit_iterations(self.b, ev.scope, nest, counts, start, stop, iteration)
         return first
 
     def emit_nested_loops(self, loops: list[tuple[Range, Dim]], ev: ExprEmitter, body: Block) -> None:

@@ -107,7 +107,8 @@ class ExprEmitter(MemoryEmitter):
             (x,) = e.operands[0].args
             return emit_rounded_conversion(self.b, e.dtype, self.emit_element(x, coord, lanes), lanes)
         if isinstance(e, PrimitiveCall):
-            return emit_primitive(self.b, e, [self.emit_element(a, coord, lanes) for a in e.operands], lanes)
+            with self.b.hoisting(not lanes and (e.dtype.is_float or e.dtype == boolean)):
+                return emit_primitive(self.b, e, [self.emit_element(a, coord, lanes) for a in e.operands], lanes)
         if isinstance(e, Ref):
             is_bound = e.name in self.scope.values
             return self.bound_element(e.name, coord) if is_bound else self.emit_index(var(e.name), coord)
@@ -209,8 +210,9 @@ class ExprEmitter(MemoryEmitter):
             if e.mask is not None:
                 return self._load_masked_scalar(e, buffer, offset, coord, other)
             pointer = self.emit_pointer(buffer, offset, coord)
-            value = self.b.emit(f"load {memory_type(dtype)}, ptr {pointer}, align {dtype.alignment}")
-            return self.from_memory(value, dtype, 0)
+            may_hoist = self.b.is_unconditional and not buffer.is_writable
+            load = f"load {memory_type(dtype)}, ptr {pointer}, align {dtype.alignment}"
+            return self.from_memory(self.b.emit(load, may_hoist), dtype, 0)
         mask = self.lane_mask(e.mask, coord, lanes)
         offset, stride = element.at_coord(self.scope, coord)
         passthru = self.to_memory(other, dtype, lanes) if other is not None else "zeroinitializer"

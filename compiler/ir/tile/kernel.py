@@ -271,7 +271,7 @@ class For:
 class Reduce:
     """Bind `name` to the reduction of `value` by `op` (add, mul, max, min) over every point of `ranges`.
 
-    `body` binds what `value` needs and may store to local buffers.
+    `body` binds what `value` needs and may store to local buffers and results.
     """
 
     name: str

@@ -194,7 +194,7 @@ def _check_call(e: PrimitiveCall) -> Iterator[str]:
 
 
 def stores_are_valid(site: ScopedStmt) -> Iterator[str]:
-    """Check that a store or copy writes its buffer's dtype to a writable buffer, inside a reduction to a local one.
+    """Check that a store or copy writes its buffer's dtype to a writable buffer, and that a reduction stores to local ones and results.
 
     The nontemporal condition of a store must be known at call time.
     """
@@ -211,10 +211,11 @@ def stores_are_valid(site: ScopedStmt) -> Iterator[str]:
         stored = source.type.dtype
     if stored != target.type.dtype:
         yield f"%{name} has dtype {target.type.dtype}, but the stored value has {stored}"
+    stored_to = ("local", "out") if isinstance(site.stmt, Store) else ("local",)
     if target.role in ("in", "const"):
         yield f"%{name} is an {target.role} parameter and cannot be written"
-    elif target.role != "local" and any(isinstance(stmt, Reduce) for _, stmt in site.scope.enclosing_loops):
-        yield f"%{name} is not a local buffer; inside a reduction only local buffers can be written"
+    elif target.role not in stored_to and any(isinstance(s, Reduce) for _, s in site.scope.enclosing_loops):
+        yield f"%{name} is not a local buffer; inside a reduction only local buffers and results can be written"
 
 
 def parallel_stores_are_disjoint(site: ScopedStmt) -> Iterator[str]:

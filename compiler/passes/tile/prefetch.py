@@ -24,6 +24,7 @@ from compiler.ir.tile.kernel import (
     ReuseRange,
     Stmt,
     dim_hint,
+    extent_hint,
     has_partial_rows,
 )
 from compiler.ir.tile.kernel import Prefetch as PrefetchStmt
@@ -54,7 +55,8 @@ class Prefetch(TilePass):
     parallel %i { reduce %r { x[%i, %r] }  for %j { ... } }  ->  ... for %j { prefetch x[%i + 1, %j]  ... }
 
     A kernel that reads each row several times waits for memory in the first loop and leaves it idle in the others.  The
-    second loop over the row prefetches the next row.  Applies to operands larger than the L2 cache.
+    second loop over the row prefetches the next row.  Applies to operands larger than the L2 cache
+    of which it holds two rows.
 
     for %j tile 48 { for %i tile 8 { reduce %k { x[%i, %k] * w[%j, %k] } } }
     ->  for %j tile 48 { for %i tile 8 { reduce %k { prefetch w[%j, %k + 85]  ... } } }
@@ -169,6 +171,8 @@ class Prefetch(TilePass):
             if first is None or first + 1 >= len(loops):
                 continue
             target = loops[first + 1]
+            if 2 * extent_hint(source) * table.types[a.buffer].dtype.bytes > cache:
+                continue
             (into, *more) = tile.stmt_ranges(target)
             if more or (into.lo, into.hi, into.tile) != (source.lo, source.hi, source.tile):
                 continue
@@ -192,7 +196,7 @@ def operations_per_line(table: Accesses, a: Access) -> float:
 
 def primitives_in_step(s: Stmt) -> int:
     """Return the primitives that a step of a statement applies, with those of the loops inside."""
-    inside = (prod(map(tile.extent_hint, tile.stmt_ranges(t))) * primitives_in_step(t) for t in tile.stmt_body(s))
+    inside = (prod(map(extent_hint, tile.stmt_ranges(t))) * primitives_in_step(t) for t in tile.stmt_body(s))
     return sum(len(e.calls) for e in tile.stmt_exprs(s)) + sum(inside)
 
 

@@ -68,7 +68,8 @@ BROKEN = {
         kernel("%n = 1.0:f32 for %i in 0..n { store %n, %y[%i] }", "size n in 0..9 hint 5, out %y: f32[n]"), "%n has the name of a size",
     ),
     "storing inside a reduction": (
-        kernel("%s = reduce add %k in 0..8 { store %x[%k], %y[%k] yield %x[%k] } store %s, %y[0]"), "inside a reduction",
+        kernel("%s = reduce add %k in 0..8 { store %x[%k], %t[%k] yield %x[%k] } store %s, %y[0]", "in %x: f32[8], inout %t: f32[8], out %y: f32[8]"),
+        "inside a reduction",
     ),
     "scratch shared by iterations": (
         kernel("parallel %i in 0..8 { store %x[%i], %t[%i] store %t[7 - %i], %y[%i] }", "in %x: f32[8], scratch %t: f32[8], out %y: f32[8]"),

@@ -32,6 +32,12 @@ def test_rows_that_stay_in_cache_are_left_alone() -> None:
     assert run_pipeline(kernel, "prefetch") is kernel
 
 
+def test_rows_of_which_no_cache_holds_two_are_left_alone() -> None:
+    kernel = parse_kernel(ROWS.format(rows=4096))
+    assert run_pipeline(kernel, "prefetch", Context(machine=Machine(l2=8191))) is kernel
+    assert run_pipeline(kernel, "prefetch", Context(machine=Machine(l2=8192))) is not kernel
+
+
 PANELS = """kernel @linear(in %x: f32[{rows}, 1024], const %w: f32[{columns}, 1024]{{0/64, 1, 0%64}}, out %y: f32[{rows}, {columns}]) {{
   parallel %j in 0..{columns} tile 64 lanes 16 {{
     for %i in 0..{rows} tile 8 {{
