@@ -20,6 +20,7 @@ class ConvolutionWindow:
 
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
+    groups: int = 1
 
 
 def spatial_contraction(n: Node) -> ReductionDomain | None:
@@ -32,9 +33,11 @@ def spatial_contraction(n: Node) -> ReductionDomain | None:
 
 
 def match_convolution(n: Node) -> ConvolutionWindow | None:
-    """Return the window of a convolution over all channels without padding, or None for any other node.
+    """Return the window of a convolution without padding, or None for any other node.
 
     result[b, o, i, ...] = sum over c, t, ... of image[b, c, i * stride + t * dilation, ...] * weight[o, c, t, ...]
+
+    With groups, `c` begins at those of the group of `o` in the image.
     """
     if (space := spatial_contraction(n)) is None:
         return None
@@ -44,8 +47,14 @@ def match_convolution(n: Node) -> ConvolutionWindow | None:
         return None
     stride = tuple(coefficient(d, f"i{k}") or 0 for k, d in enumerate(image[2:], 2))
     dilation = tuple(coefficient(d, f"r{k}") or 0 for k, d in enumerate(image[2:], 1))
-    taps = (p * s + t * d for p, s, t, d in zip(i[2:], stride, r[1:], dilation, strict=True))
-    return ConvolutionWindow(stride, dilation) if image == (i[0], r[0], *taps) else None
+    taps = tuple(p * s + t * d for p, s, t, d in zip(i[2:], stride, r[1:], dilation, strict=True))
+    if image == (i[0], r[0], *taps):
+        return ConvolutionWindow(stride, dilation)
+    groups = exact_quotient(n.operands[0].shape[1], space.extents[0])
+    outputs = exact_quotient(n.shape[1], groups)
+    if not outputs or image != (i[0], i[1] // outputs * space.extents[0] + r[0], *taps):
+        return None
+    return ConvolutionWindow(stride, dilation, groups)
 
 
 def match_zero_padding(n: Node) -> tuple[tuple[Dim, Dim], ...] | None:

@@ -289,6 +289,16 @@ LOADS = {
 }
 
 
+def test_lanes_under_one_mask_load_from_an_address_that_exists() -> None:
+    """Processors take hundreds of cycles for a vector outside of all memory, even if its mask is empty."""
+    text = """kernel @k(in %x: f32[4, 16], out %y: f32[6, 16]) { for %i in 0..6 { for %j in 0..16 tile 16 lanes 16 {
+      store load(%x[%i - 1, %j], (index(%i) >= 1) & (index(%i) < 5), 2.0), %y[%i, %j] } } }"""
+    code = emit_kernel(parse_kernel(text), target_by_name("x86-64-v4"))
+    (address,) = re.findall(r"(%\w+) = select i1 %\w+, ptr %\w+, ptr %\w+", code)
+    assert re.search(rf"llvm.masked.load.v16f32.p0\(ptr align 4 {address}, ", code)
+    check_kernel(text)
+
+
 @pytest.mark.parametrize("form", ["", " tile 16 lanes 8", " tile 8", " tile 32 lanes 16 unroll 2"])
 @pytest.mark.parametrize("case", LOADS)
 def test_loads(case: str, form: str) -> None:

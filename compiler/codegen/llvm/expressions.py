@@ -233,7 +233,12 @@ class ExprEmitter(MemoryEmitter):
             value = self._load_broadcast(e, buffer, self.emit_pointer(buffer, offset, coord), mask, lanes, passthru)
         else:
             mask = None if e.mask is None and buffer.ends_in_padding(offset, self.scope.lane, coord) else mask
-            value = self.load_vector(dtype, lanes, self.emit_pointer(buffer, offset, coord), mask, passthru)
+            pointer = self.emit_pointer(buffer, offset, coord)
+            if e.mask is not None and not self.lanes(
+                e.mask
+            ):  # a masked load outside of all memory takes hundreds of cycles
+                pointer = self.address_if(self.emit_element(e.mask, coord), pointer, dtype, lanes)
+            value = self.load_vector(dtype, lanes, pointer, mask, passthru)
         return self.from_memory(value, dtype, lanes)
 
     def _load_masked_scalar(self, e: Load, buffer: StorageBuffer, offset: Dim, coord: Coord, other: str | None) -> str:

@@ -60,9 +60,13 @@ class MemoryEmitter(AddressEmitter):
 
     def load_if(self, condition: str, address: str, dtype: DType) -> str:
         """Load one element; if `condition` is false, load an undefined value from a dummy address instead."""
-        dummy = self.b.alloca(f"{memory_type(dtype)}, align {dtype.alignment}")
-        safe = self.b.emit(f"select i1 {condition}, ptr {address}, ptr {dummy}")
+        safe = self.address_if(condition, address, dtype, 0)
         return self.b.emit(f"load {memory_type(dtype)}, ptr {safe}, align {dtype.alignment}")
+
+    def address_if(self, condition: str, address: str, dtype: DType, lanes: int) -> str:
+        """Return `address`, or if `condition` is false a dummy address of `lanes` elements (0: one)."""
+        dummy = self.b.alloca(f"{memory_type(dtype, lanes)}, align {dtype.alignment}")
+        return self.b.emit(f"select i1 {condition}, ptr {address}, ptr {dummy}")
 
     def from_memory(self, value: str, dtype: DType, lanes: int) -> str:
         """Return a value that was loaded, in the type of registers."""

@@ -198,7 +198,8 @@ def match_padded_convolution(n: Node, min_channels: int) -> PaddedConvolution | 
 
     Grouped convolutions do not match: `delinearize` splits their channels, and needs one loop nest for that.
     """
-    if len(n.operands) != 2 or n.operands[1].op is not CONSTANT or (windows := match_convolution(n)) is None:
+    windows = match_convolution(n) if len(n.operands) == 2 and n.operands[1].op is CONSTANT else None
+    if windows is None or windows.groups > 1:
         return None
     image, weight = n.operands
     zeros = match_zero_padding(image)

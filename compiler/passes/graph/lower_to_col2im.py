@@ -45,7 +45,7 @@ class LowerToCol2im(GraphPass):
             window = match_window(n)
             if window is None:
                 continue
-            if window.groups > 1 and dim_hint(n.operands[1].shape[0]) < window.groups * context.machine.lanes(32):
+            if window.groups > 1 and dim_hint(window.weight.shape[0]) < window.groups * context.machine.lanes(32):
                 context.missed(self, "the sums of a group are shorter than a vector", n)
                 continue
             direct, (image, start) = direct_cycles(n, window, context.machine), without_padding(n, window)
@@ -87,12 +87,19 @@ def match_window(n: Node) -> ScatterWindow | None:
         return ScatterWindow(n.operands[1], transposed.stride, ones, start, transposed.groups)
     if (window := match_convolution(n)) is None or max(window.stride) > 1 or not n.operands[1].type.is_static:
         return None
-    spatial, taps = tuple(range(2, n.type.rank)), n.operands[1].type.static_shape()[2:]
+    spatial, taps, groups = tuple(range(2, n.type.rank)), n.operands[1].type.static_shape()[2:], window.groups
     if prod(taps) < 2:
         return None
-    weight = ops.permute(ops.flip(n.operands[1], dims=spatial), dims=(1, 0, *spatial))
+    outputs, inputs, *_ = n.operands[1].shape
+    by_group = ops.as_shape(
+        n.operands[1], (*((groups, outputs // groups) if groups > 1 else (outputs,)), inputs, *taps)
+    )
+    g = by_group.type.rank - n.type.rank
+    flipped = ops.flip(by_group, dims=tuple(d + g for d in spatial))
+    weight = ops.permute(flipped, dims=(*range(g), 1 + g, g, *(d + g for d in spatial)))
+    weight = ops.as_shape(weight, (groups * inputs, outputs // groups, *taps))
     start = tuple((k - 1) * d for k, d in zip(taps, window.dilation, strict=True))
-    return ScatterWindow(weight, window.stride, window.dilation, start)
+    return ScatterWindow(weight, window.stride, window.dilation, start, groups)
 
 
 def direct_cycles(n: Node, window: ScatterWindow, machine: Machine) -> float:

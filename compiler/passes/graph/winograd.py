@@ -109,7 +109,7 @@ def is_dynamic(n: Node) -> bool:
 def is_unit_stride_3x3(n: Node) -> bool:
     """Return True if `n` convolves images, or videos, with 3 x 3 windows of stride and dilation 1."""
     windows = match_convolution(n)
-    if windows is None or (windows.stride[-2:], windows.dilation[-2:]) != ((1, 1), (1, 1)):
+    if windows is None or windows.groups > 1 or (windows.stride[-2:], windows.dilation[-2:]) != ((1, 1), (1, 1)):
         return False
     return n.operands[1].shape[-2:] == (3, 3)
 

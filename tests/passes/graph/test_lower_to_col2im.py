@@ -54,6 +54,8 @@ def test_one_product_for_all_taps() -> None:
         convolution("f32[1, 2, 3, 2, 3]", "f32[2, 1, 2, 3, 2]", "stride=[1, 2, 2], padding=[0, 1, 0], dilation=[1, 1, 1], output_padding=[0, 1, 0]"),
         convolution("f32[1, 3, 6, 5]", "f32[3, 2, 3, 2]", "stride=[1, 1], padding=[1, 2], dilation=[1, 2], output_padding=[0, 0]"),
         "graph(%x: f32[2, 3, 9], %w: f32[2, 3, 4]) { %y = conv %x, %w {stride=[1], dilation=[2]} return %y }",
+        "graph(%x: f32[1, 48, 5, 4], %w: f32[9, 16, 3, 2]) { %y = conv %x, %w {stride=[1, 1], dilation=[1, 2], groups=3} return %y }",
+        convolution("f32[1, 32, 3, 4]", "f32[32, 3, 3, 2]", "stride=[1, 1], padding=[0, 0], dilation=[1, 2], output_padding=[0, 0], groups=2"),
         "graph(%x: bf16[1, 3, 4, 5], %w: bf16[2, 3, 3, 2]) { %y = convolution %x, %w {stride=[1, 1], padding=[2, 0], dilation=[1, 1]} return %y }",
         "graph(%x: f32[1, 3, 4, 3, 4], %w: f32[2, 3, 3, 1, 2]) { %y = conv %x, %w {stride=[1, 1, 1], dilation=[1, 1, 1]} return %y }",
         # the image's own padding and the convolution's are one
@@ -92,6 +94,7 @@ def test_constant_weights_do_not_multiply_the_padding() -> None:
         ("f32[1, 8, 128, 128]", "f32[8, 5, 3, 3]", UP.replace("2, 2", "1, 1"), False),
         ("f32[1, 64, 32, 32]", "f32[64, 2, 4, 4]", UP + ", groups=4", True),
         ("f32[1, 64, 32, 32]", "f32[64, 2, 4, 4]", UP + ", groups=8", False),  # sums of 8
+        ("f32[1, 64, 32, 32]", "f32[64, 2, 4, 4]", UP.replace("2, 2", "1, 1") + ", groups=4", True),
         ("f32[0, 64, 32, 32]", "f32[64, 3, 4, 4]", UP, False),
         ("f32[1, 0, 32, 32]", "f32[0, 3, 4, 4]", UP, False),
         ("f32[1, 64, 32, 32]", "f32[64, 0, 4, 4]", UP, False),
@@ -167,7 +170,7 @@ def test_padding_wider_than_the_window_reaches_stays() -> None:
     "conv",
     [
         "conv %x, %w {stride=[2], dilation=[1]}",  # computes every second result only
-        "conv %x, %w {stride=[1], dilation=[1], groups=2}",
+        "conv %x, %w {stride=[1], dilation=[1], groups=2}",  # sums of 4
         "conv %x, %v {stride=[1], dilation=[1]}",  # no overlaps
     ],
 )
