@@ -105,15 +105,17 @@ def match_window(n: Node) -> ScatterWindow | None:
 def direct_cycles(n: Node, window: ScatterWindow, machine: Machine) -> float:
     """Estimate the cycles of convolution `n`.
 
-    Lanes along pixels load a vector of them for each tap, from the second-level cache, and as many taps for each remainder by
-    the stride; lanes along channels may be idle.  Zero padding counts as little as results add of it.
+    Lanes along the pixels of a row load a vector of them for each tap, from the second-level cache, and as many taps for each
+    remainder by the stride; lanes along channels may be idle, and so may those at the end of a row.  Zero padding counts as little as results add of it.
     """
     _, inputs, outputs = problem_sizes(n.operands[0], window)
-    lanes, pixels = machine.lanes(n.dtype.compute.bits), prod(map(dim_hint, (n.shape[0], *n.shape[2:])))
+    lanes, (batch, _, *area) = machine.lanes(n.dtype.compute.bits), map(dim_hint, n.shape)
+    rows, step = batch * prod(area[:-1]), window.stride[-1]
+    vectors = rows * step * -(-area[-1] // (step * lanes))
     taps = prod(-(-k // s) for k, s in zip(window.taps, window.stride, strict=True))
     load = machine.l2_line_cycles + machine.unaligned_cost / machine.loads_per_cycle
-    along_pixels = pixels * taps * (outputs / machine.fma_per_cycle + load) / lanes
-    products = pixels * prod(window.taps) / prod(window.stride)
+    along_pixels = vectors * taps * (outputs / machine.fma_per_cycle + load)
+    products = rows * area[-1] * prod(window.taps) / prod(window.stride)
     along_channels = products * -(-outputs // lanes) / machine.fma_per_cycle / machine.products_efficiency
     return inputs * min(along_pixels, along_channels)
 
