@@ -54,6 +54,8 @@ class ValueBounds:
             case PrimitiveCall(primitive="cast", operands=(x,)) if e.dtype in (i32, i64):
                 found, limit = self.of(x, depth), 1 << e.dtype.bits - 1
                 return found if -limit <= found[0] and found[1] < limit else UNKNOWN
+            case PrimitiveCall(primitive="and", operands=(_, Const(value=mask)) | (Const(value=mask), _)) if mask >= 0:
+                return 0, mask
             case PrimitiveCall(primitive="max" | "min" as name, operands=(a, b)):
                 choose = max if name == "max" else min
                 (low, high), (other_low, other_high) = self.of(a, depth), self.of(b, depth)

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from compiler.cost.machine import Machine
 from compiler.ir.graph.graph import postorder
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Elementwise, Generate, Opaque, Reduction, is_view
+from compiler.ir.graph.structure import CountingSort, Elementwise, Generate, Opaque, Reduction, is_view
+from compiler.ir.symbolic.index_expr import product
 from compiler.ir.tile.kernel import dim_hint
 
 
@@ -23,8 +24,8 @@ def expansion_nodes(results: Iterable[Node], operands: tuple[Node, ...]) -> list
 
 
 def expansion_seconds(nodes: Iterable[Node], machine: Machine) -> float:
-    """Return the estimated seconds of ops."""
-    return sum(_op_seconds(n, machine) for n in nodes)
+    """Return the estimated seconds of ops, and the share of a call in the time to compile them."""
+    return sum(_op_seconds(n, machine) + machine.expanded_op_seconds for n in nodes)
 
 
 def _op_seconds(n: Node, machine: Machine) -> float:
@@ -33,6 +34,9 @@ def _op_seconds(n: Node, machine: Machine) -> float:
         return 0.0
     if isinstance(n.structure, Elementwise):
         return _computing_seconds(n, machine)
+    if isinstance(n.structure, CountingSort):
+        steps = n.type.numel + product(n.shape[:-1]) * n.structure.buckets(n)
+        return machine.launch_seconds + machine.seconds(machine.bucket_cycles * dim_hint(steps))
     computed = _computing_seconds(n.operands[0], machine) if isinstance(n.structure, Reduction) else 0.0
     return computed + machine.round_trip_seconds(dim_hint(n.type.nbytes))
 

@@ -89,6 +89,7 @@ class Core:
     instruction_bytes: float = quantity(7.0, "bytes", "Of a vector instruction.", COUNTED)
     step_instructions: int = quantity(5, "instructions", "Step of a contraction: counter, addresses, branch.", COUNTED)
     branch_cycles: float = quantity(14.0, "cycles", "Of a branch in PyTorch's sorting, often mispredicted.", TIMED)
+    bucket_cycles: float = quantity(7.0, "cycles", "Of counting an element in its bucket and moving it there.", TIMED)
     gather_shuffles: float = quantity(2.5, "shuffles", "For each lane of a gather or scatter.", RANKED)
     gather_instructions: float = quantity(3.0, "instructions", "The same.", RANKED)
 
@@ -205,7 +206,12 @@ class Thresholds:
         32, "loop nests", "For the parts of a result whose windows have different taps: compile time.", TIMED
     )
     code_share: int = quantity(8, "1", "A loop with less than 1/8 of the most operations gets less code.", TIMED)
-    max_expanded_nodes: int = quantity(2100, "ops", "In place of a call into PyTorch: compile time.", TIMED)
+    expanded_op_seconds: float = quantity(
+        1e-8,
+        "s",
+        "In a call, for an op in place of a call into PyTorch: it compiles in 1 ms, for 100,000 calls.",
+        TIMED,
+    )
     max_epilogue_ops: int = quantity(1000, "operations", "In an epilogue beside a contraction's accumulators.", TIMED)
     max_unrolled_steps: int = quantity(9, "steps", "Of a range that is unrolled entirely.", TIMED)
     max_unrolled_vectors: int = quantity(64, "vectors", "The same of a range with lanes.", TIMED)
@@ -379,6 +385,7 @@ class GPU(Machine):
     launch_seconds: float = quantity(2e-6, "s", "Of a launch.", UNMEASURED)
     call_seconds: float = quantity(1e-5, "s", "Of a call into PyTorch.", UNMEASURED)
     branch_cycles: float = quantity(0.05, "cycles", "Of a comparison in PyTorch's sorting.", UNMEASURED)
+    bucket_cycles: float = quantity(1e9, "cycles", "Never: data index no buffer of a block.", UNMEASURED)
     parallel_seconds: float = quantity(2e-9, "s", "Of any work: all multiprocessors share it.", UNMEASURED)
     masked_load_cost: int = quantity(1, "loads", "Masked load.", DATA_SHEET)
     max_local_elements: int = quantity(1 << 15, "elements", "Local buffers, which are registers.", DATA_SHEET)

@@ -30,6 +30,7 @@ from compiler.ir.graph.node import Node, scalar_value
 from compiler.ir.graph.structure import (
     IDENTITIES,
     ConstantLinear,
+    CountingSort,
     Elementwise,
     Gather,
     Generate,
@@ -50,6 +51,7 @@ from compiler.ir.symbolic.index_expr import Dim, interval, maximum, simplify, va
 from compiler.ir.tile.kernel import BoundsCheck, Kernel, Local, Param, Range, Reduce, Store, dim_hint
 from compiler.ir.tile.uses import names_read
 from compiler.ir.types import TensorType, broadcast_index, i64, summand_dtype
+from compiler.lowering.counting_sort import lower_counting_sort
 from compiler.lowering.loop_nest_builder import LoopNestBuilder
 from compiler.lowering.scan import find_sequential_loop, lower_scan_step, orient_for_scans
 from compiler.lowering.scatter import lower_scatter
@@ -85,10 +87,7 @@ class KernelLowering:
         self.in_constant_linear = False
         self.materializing: Node | None = None  # the node whose buffer is being filled
         self.sequential_loop: str | None = None  # the loop that scans walk in order
-        if isinstance(self.root.structure, Scatter):
-            lower_scatter(self, target)
-        else:
-            self.lower_root(target)
+        ROOT_LOWERINGS.get(type(self.root.structure), KernelLowering.lower_root)(self, target)
         params = [Param(n.attrs["name"], n.type) for n in self.graph.inputs]
         params += [Param(f"out{k}", TensorType(n.dtype, n.shape), "out") for k, n in enumerate(self.graph.outputs)]
         return Kernel(self.name, tuple(params), self.nest.build())
@@ -235,8 +234,8 @@ class KernelLowering:
             return self.load_materialized(node, index, mask)
         kind = type(node.structure)
         if kind not in LOWERINGS:
-            fused = "is a scatter and cannot be fused with its consumer"
-            raise LoweringError(f"{node} {fused if kind is Scatter else 'has no structure to lower'}")
+            fused = "writes its result in another order and cannot be fused with its consumer"
+            raise LoweringError(f"{node} {fused if kind in ROOT_LOWERINGS else 'has no structure to lower'}")
         return LOWERINGS[kind](self, node, node.structure, index, mask)
 
     def upcast_element(self, node: Node, index: Position) -> Expr:
@@ -460,6 +459,12 @@ LOWERINGS: Mapping[type[Structure], Callable[[KernelLowering, Node, Any, Positio
     Reduction: KernelLowering.unguarded_reduction,
 }
 """Function that computes an element, by structure: (node, its structure, index, mask under which it is needed) -> expression."""
+
+ROOT_LOWERINGS: Mapping[type[Structure], Callable[[KernelLowering, Node], None]] = {
+    Scatter: lower_scatter,
+    CountingSort: lower_counting_sort,
+}
+"""Function that emits the loops of a kernel whose root stores where data decides, by structure: root seen through views -> loops."""
 
 
 def fixed_by_guards(d: Dim, guards: Sequence[Guard]) -> Dim:

@@ -100,7 +100,7 @@ def lower_scan_step(lowering: KernelLowering, node: Node, s: Scan, index: Positi
     return bind_in_innermost_loop(lowering, result.to(node.dtype))
 
 
-def bind_in_innermost_loop(lowering: KernelLowering, value: Expr) -> Expr:
+def bind_in_innermost_loop(lowering: KernelLowering, value: Expr) -> Ref:
     """Bind `value` to a name in the innermost loop, as it changes per iteration even if its operands do not."""
     if isinstance(value, Ref):
         return value

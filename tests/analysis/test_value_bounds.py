@@ -31,6 +31,8 @@ def selected(condition: Expr, value: Expr = X) -> Expr:
         (where((X >= 0.0) & (X < 32.0), 40, X.to(i64)), UNKNOWN),  # the condition fails
         (where((X >= 0.0) & (X < 300.0), X.to(i8).to(i64), 0), UNKNOWN),  # a narrow integer wraps
         (minimum(maximum(N, 0), 7), (0, 7)),
+        (N & 7, (0, 7)),
+        (N & -8, UNKNOWN),  # keeps the sign
         (where(N.eq(3), N, 5), (3, 5)),
     ],
 )

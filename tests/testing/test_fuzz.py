@@ -123,6 +123,7 @@ def test_every_op_with_samples_can_be_drawn() -> None:
         "eager",
         "effect",
         "sized_arange",
+        "counting_sort",
         "recurrence",
         "cond",
         "while_loop",

@@ -7,6 +7,7 @@
     ConstantLinear  out[..p..] = sum over k of m[p][k] * x[..k..]                       m is a constant matrix
     Scan            out[i, k]  = g(state), where state = f(state, x[i, k], ...)         for k in order
     Scatter         out        = x, then out[map(u, indices[...])] = combine(itself, values[a(u)])    for u in order
+    CountingSort    out[i]     = the elements of row x[i] in the order of their keys[i], small integers
     Generate        out[i]     = f(i)
     Composite       a graph of other ops, expanded by the decompose pass
     Fused           the graph in an attribute
@@ -17,7 +18,7 @@
     Leaf            an input or constant
 
 Matmul, convolution and pooling are reductions; views, padding and concatenation are index maps.  A kind is its class here, its
-rule in `EVALUATORS` of compiler.ir.interpret.structure and its rule in `LOWERINGS` of compiler.lowering.kernel.
+rule in `EVALUATORS` of compiler.ir.interpret.structure and its rule in `LOWERINGS` or `ROOT_LOWERINGS` of compiler.lowering.kernel.
 """
 
 from __future__ import annotations
@@ -246,6 +247,20 @@ class Scatter(Structure):
 
     combine: Callable[[Node], str]
     writes: Callable[[Node], ScatterWrites]
+
+
+@dataclass(frozen=True)
+class CountingSort(Structure):
+    """The elements of each row of operand 0, in stable ascending order of their keys in operand 1: one pass of a radix sort.
+
+    Rows lie along the last dimension; keys are in 0..`buckets(node)`-1.
+    """
+
+    buckets: Callable[[Node], int]
+
+    def key(self, node: Node, index: Position) -> Lookup:
+        """Return the bucket that element `index` of operand 0 belongs to."""
+        return Lookup(1, index, self.buckets(node))
 
 
 @dataclass(frozen=True)

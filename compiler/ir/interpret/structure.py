@@ -19,6 +19,7 @@ from compiler.ir.graph.structure import (
     IDENTITIES,
     Composite,
     ConstantLinear,
+    CountingSort,
     Elementwise,
     Fused,
     Gather,
@@ -148,6 +149,13 @@ def _scatter(node: Node, structure: Scatter, operands: Sequence[Array]) -> Any:
     return out
 
 
+def _counting_sort(node: Node, structure: CountingSort, operands: Sequence[Array]) -> Any:
+    x, keys = operands
+    if keys.size and (keys.min() < 0 or keys.max() >= structure.buckets(node)):
+        raise IndexError(f"a key of {node!r} is not in 0..{structure.buckets(node) - 1}")
+    return np.take_along_axis(x, np.argsort(keys, axis=-1, kind="stable"), axis=-1)
+
+
 def _reduction(node: Node, structure: Reduction, operands: Sequence[Array]) -> Any:
     domain = structure.domain(node)
     outer, inner = index_vars("i", node.type.rank), index_vars("r", len(domain.extents))
@@ -186,6 +194,7 @@ EVALUATORS: Mapping[type, Callable[[Node, Any, Sequence[Array]], Any]] = {
     ConstantLinear: _constant_linear,
     Scan: _scan,
     Scatter: _scatter,
+    CountingSort: _counting_sort,
 }
 
 

@@ -68,6 +68,7 @@ from compiler.ir.ops.logic import (
 )
 from compiler.ir.ops.normalization import batch_norm, group_norm, layer_norm, log_softmax, rms_norm, softmax
 from compiler.ir.ops.pooling import max_pool, sum_pool
+from compiler.ir.ops.radix_sort import counting_sort
 from compiler.ir.ops.recurrence import recurrence
 from compiler.ir.ops.reductions import all_, amax, amin, any_, argmax, argmin, logsumexp, mean, norm, prod, sum_, var
 from compiler.ir.ops.rounding import ceil, floor, frac, round_, trunc

@@ -20,6 +20,7 @@ from compiler.ir.ops.concat_pad import cat, pad
 from compiler.ir.ops.creation import full, iota
 from compiler.ir.ops.gather import gather
 from compiler.ir.ops.logic import and_, eq, gt, isnan, not_, or_, shift_left, shift_right, where, xor
+from compiler.ir.ops.radix_sort import sorted_by_digits, sorted_indices, sorted_keys
 from compiler.ir.ops.reductions import amin
 from compiler.ir.ops.rules import check_dims, same_type
 from compiler.ir.ops.sorting_network import smallest_sorted
@@ -135,10 +136,31 @@ class _Selection:
             keys = _select_by_network(self.keys(keep_zero_sign=True), self.count)
             values = _elements(not_(keys) if self.descending else keys, self.x.dtype)
             yield {VALUES: _from_rows(values, self.x, self.dim)}
+            yield {VALUES: _from_rows(self.values_by_digits(), self.x, self.dim)}
         if (numbered := self.numbered_keys()) is not None:
-            yield self.results(_select_by_network(numbered, self.count))
+            yield self.results(self.index_of(_select_by_network(numbered, self.count)))
             if self.count <= MAX_ROUNDS:
-                yield self.results(_select_in_rounds(numbered, self.count))
+                yield self.results(self.index_of(_select_in_rounds(numbered, self.count)))
+
+        words = sorted_by_digits(self.keys(keep_zero_sign=False), self.key_bits, self.index_bits)
+        if words is not None:
+            yield self.results(sorted_indices(self.first(words), self.index_bits))
+
+    def values_by_digits(self) -> Node:
+        """Return the selected elements of each row, by a radix sort of their keys."""
+        words = sorted_by_digits(self.keys(keep_zero_sign=True), self.key_bits, index_bits=0)
+        assert words is not None
+        keys = sorted_keys(self.first(words), self.key_bits)
+        return _elements(not_(keys) if self.descending else keys, self.x.dtype)
+
+    def first(self, rows: Node) -> Node:
+        """Return the first elements of sorted rows, as many as are selected."""
+        return slice_(rows, dim=1, start=0, size=self.count)
+
+    @property
+    def key_bits(self) -> int:
+        """Bits of a signed key."""
+        return 16 if self.x.dtype.kind in ("uint", "bool") else self.x.dtype.bits
 
     def keys(self, keep_zero_sign: bool) -> Node:
         """Return integers for each row that ascend in the order of the selection."""
@@ -159,9 +181,12 @@ class _Selection:
         number = as_dtype(iota(size=self.length), dtype)
         return or_(shift_left(keys, self.index_bits), number)
 
-    def results(self, selected: Node) -> Mapping[int, Node]:
-        """Return values and indices of selected numbered keys."""
-        indices = as_dtype(and_(selected, (1 << self.index_bits) - 1), i64)
+    def index_of(self, numbered: Node) -> Node:
+        """Return the indices of numbered keys."""
+        return as_dtype(and_(numbered, (1 << self.index_bits) - 1), i64)
+
+    def results(self, indices: Node) -> Mapping[int, Node]:
+        """Return the selected values and their indices."""
         values = gather(_as_rows(self.x, self.dim), indices, dim=1, in_bounds=True)
         return {VALUES: _from_rows(values, self.x, self.dim), INDICES: _from_rows(indices, self.x, self.dim)}
 

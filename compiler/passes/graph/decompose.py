@@ -25,8 +25,8 @@ class Decompose(GraphPass):
 
     %y = linear %x, %w   ->   %t = permute %w {dims=[1, 0]}   %y = matmul %x, %t
 
-    An opaque node that has expansions becomes the one that computes the results in use in the least estimated time, unless
-    PyTorch takes less, or the ops are too many, and `calls` allows that.  Ops named in `keep` are not expanded.
+    An opaque node that has expansions becomes the one that computes the results in use in the least estimated time, in which
+    ops to compile count, unless PyTorch takes less and `calls` allows that.  Ops named in `keep` are not expanded.
     """
 
     name = "decompose"
@@ -64,7 +64,7 @@ class Decompose(GraphPass):
             zip((expansion_seconds(m, machine) for m in nodes), map(len, nodes), ways, strict=True), key=itemgetter(0)
         )
         estimate = f"{size} ops, {seconds * 1e6:.1f} us, {call * 1e6:.1f} in PyTorch"
-        if self.calls and (call <= seconds or size > machine.max_expanded_nodes):
+        if self.calls and call <= seconds:
             context.missed(self, f"{n.op.name} runs in PyTorch: expanded to {estimate}", n)
             return {}
         if not context.may_apply(self, f"{n.op.name} expanded to {estimate}", n, required=not self.calls):

@@ -6,11 +6,11 @@ from itertools import count
 
 import pytest
 
-from compiler.ir.graph.structure import Composite, Fused, Leaf, Scatter, Structure
+from compiler.ir.graph.structure import Composite, Fused, Leaf, Structure
 from compiler.ir.interpret.structure import EVALUATORS
 from compiler.ir.symbolic.index_expr import var
 from compiler.ir.text.graph_parser import parse_graph
-from compiler.lowering.kernel import LOWERINGS
+from compiler.lowering.kernel import LOWERINGS, ROOT_LOWERINGS
 
 READS = {
     "add %x, %v": "x[i, j] v[j]",
@@ -32,8 +32,8 @@ def test_elements_read(op: str) -> None:
 
 
 def test_each_kind_is_lowered_and_interpreted() -> None:
-    """Scatters are lowered as roots of kernels, graphs of other ops by their nodes."""
-    assert set(EVALUATORS) == {*LOWERINGS, Scatter}
+    """What stores where data decides is lowered as the root of a kernel, graphs of other ops by their nodes."""
+    assert set(EVALUATORS) == {*LOWERINGS, *ROOT_LOWERINGS}
     whole = {k for k in Structure.__subclasses__() if k.operand_elements is Structure.operand_elements}
     assert {Composite, Fused, Leaf} <= whole
     assert not {k for k in LOWERINGS if k in whole and k.__name__ != "Generate"}

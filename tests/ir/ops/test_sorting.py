@@ -91,9 +91,9 @@ def test_selected_elements_are_different_ones(dtype: torch.dtype, shape: tuple[i
 
 def test_each_way_of_selecting_is_covered() -> None:
     x = torch.randn(3, 37)
-    assert len(list(expanded(ops.topk, x, frozenset({0, 1}), dim=1, k=5))) == 2, "by a network and in rounds"
-    assert len(list(expanded(ops.topk, x, frozenset({0}), dim=1, k=30))) == 2, (
-        "by a network of values and of numbered ones"
+    assert len(list(expanded(ops.topk, x, frozenset({0, 1}), dim=1, k=5))) == 3, "by a network, in rounds, by digits"
+    assert len(list(expanded(ops.topk, x, frozenset({0}), dim=1, k=30))) == 4, (
+        "by a network and by digits, of values and of numbered ones"
     )
     assert not list(expanded(ops.sort, x.double(), frozenset({1}), dim=1)), "64 bits have no room for an index"
 
@@ -145,6 +145,14 @@ def test_compiled_programs(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     assert torch.equal(got[1], want[1])
     assert same(x.gather(1, got[3]), want[2])
     assert same(x.gather(1, got[5]), want[4])
+
+
+def test_long_rows() -> None:
+    x = torch.randn(2, 20_000).round(decimals=2)
+    compiled = compiler.compile(lambda x: torch.sort(x, dim=1, stable=True), (x,), options={"cache": ""})
+    assert any("sort expanded" in r.message for r in compiled.remarks)
+    for got, want in zip(compiled(x), torch.sort(x, dim=1, stable=True), strict=True):
+        assert torch.equal(got, want)
 
 
 def test_rows_whose_number_changes_share_a_program() -> None:

@@ -14,7 +14,7 @@ from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import OPS, Node, Op, input_node
 from compiler.ir.graph.op import declare_op
-from compiler.ir.graph.structure import Composite, Gather, Opaque, Reduction
+from compiler.ir.graph.structure import Composite, CountingSort, Gather, Opaque, Reduction
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.types import TensorType, f32
 from compiler.passes.base import Context
@@ -96,9 +96,18 @@ def test_a_call_that_is_faster_stays() -> None:
     assert not any(isinstance(n.structure, Opaque) for n in without_calls.nodes)
 
 
-def test_long_rows_would_take_too_many_ops() -> None:
-    few = replace(Machine(), max_expanded_nodes=100)
-    check_pass("decompose", unchanged=ROWS.format(n=64), remark="sort runs in PyTorch", machine=few)
+def test_ops_that_compile_for_longer_than_they_save_are_not_expanded_to() -> None:
+    slow_compilation = replace(Machine(), expanded_op_seconds=1e-3)
+    check_pass("decompose", unchanged=ROWS.format(n=64), remark="sort runs in PyTorch", machine=slow_compilation)
+
+
+def test_long_rows_are_sorted_by_digits() -> None:
+    def passes(n: int, dtype: str) -> int:
+        graph = run_pipeline(parse_graph(ROWS.replace("f32", dtype).format(n=n)), "decompose")
+        return sum(isinstance(n.structure, CountingSort) for n in graph.nodes)
+
+    assert [passes(n, "f32") for n in (64, 100_000)] == [0, 4]
+    assert passes(100_000, "bf16") == 2
 
 
 def test_results_that_nothing_reads_are_not_computed() -> None:
