@@ -34,7 +34,7 @@ FOLDING_PASSES = (
 UNFUSED_PASSES = f"dce,decompose,canonicalize,flush-exponentials,{QUANTIZED_PASSES},{FOLDING_PASSES}"
 """Expand composite ops, and choose what is computed; what follows chooses how it is shared and fused."""
 
-GRAPH_PASSES = f"{UNFUSED_PASSES},sink-gather,separate-windows,two-level-argmax,two-level-reduction,lower-to-col2im,winograd,eliminate-padding,cse,fuse,defer-rounding"
+GRAPH_PASSES = f"{UNFUSED_PASSES},sink-expand,sink-gather,separate-windows,two-level-argmax,two-level-reduction,lower-to-col2im,winograd,eliminate-padding,cse,fuse,defer-rounding"
 """Graph IR to Graph IR.  Expand composite ops, multiply bytes, fold constants, save arithmetic, share long reductions, fuse, round once."""
 
 FAST_GRAPH_PASSES = GRAPH_PASSES.replace("fuse", "fuse{max-nodes=16}")
