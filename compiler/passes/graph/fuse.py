@@ -14,7 +14,6 @@ from compiler.analysis.reduction_domains import reads_once
 from compiler.analysis.structural_key import group_key
 from compiler.analysis.windows import adds_overlapping_products
 from compiler.cost.estimates import TIE, prefers_epilogue, unscheduled_seconds
-from compiler.cost.machine import Machine
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph, postorder, preorder, reachable
 from compiler.ir.graph.node import OPS, Node, input_node, scalar_value
@@ -367,11 +366,10 @@ class GroupSearch:
             return str(error)
         if problem := self.context.kernel_problem(kernel) or self.profitability_veto(kernel, body):
             return problem
-        # no guards inside its sums, where that is possible
-        split = Delinearize().for_machine(self.context.machine).run(kernel, Context(self.context.machine))
         context = self.context
-        seconds = context.reduction_seconds(split)
-        return unscheduled_seconds(split, context.machine, seconds, context.matrix_shapes)
+        # no guards inside its sums, where that is possible
+        split = Delinearize().for_machine(context.machine).run(kernel, context.trial())
+        return unscheduled_seconds(split, context.machine, context.reduction_seconds(split), context.matrix_shapes)
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:
         """Return True if a constant linear map of the group depends on one of its reductions, or vice versa."""
@@ -409,21 +407,22 @@ class GroupSearch:
     def profitability_veto(self, kernel: Kernel, body: Graph) -> str:
         """Return the reason why a kernel that can be lowered would be slow, or whose rows no block holds, or ""."""
         machine = self.context.machine
-        if (problem := self.context.row_problem(kernel)) and not uses_online_softmax(kernel, machine):
+        if (problem := self.context.row_problem(kernel)) and not uses_online_softmax(kernel, self.context):
             return problem
         if any(map(adds_overlapping_products, body.nodes)):
             return "each tap would load the pixels of its products again: materialized"
         sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
         read = preorder([o for n in sums for o in n.operands], frozenset(body.nodes))
-        max_rows = machine.min_block_rows if all(reads_once(n, machine.min_block_rows) for n in sums) else 0
-        share_nothing = max_rows and frozenset(sums).isdisjoint(read)
-        is_nested = any(adds_contractions(s, max_rows) for s in tile.walk(kernel.body))
+        in_one_tile = all(reads_once(n, machine.min_block_rows) for n in sums)
+        are_apart = in_one_tile and frozenset(sums).isdisjoint(read)
+        rows = machine.min_block_rows if in_one_tile else 0
+        is_nested = any(adds_contractions(s, rows) for s in tile.walk(kernel.body))
         for n in sums if is_nested else sums[:-1]:
-            if not share_nothing and hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
+            if not are_apart and hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
                 return f"{n.op.name} shrinks its operands: materialized"
         if sums and any(isinstance(s, Local) for s in tile.walk(kernel.body)):
             again = reread_bytes(kernel)
-            if again > self.options.max_reread_bytes and not uses_online_softmax(kernel, machine):
+            if again > self.options.max_reread_bytes and not uses_online_softmax(kernel, self.context):
                 return f"each row block would reread {again >> 10} KiB"
         return ""
 
@@ -495,6 +494,7 @@ def hinted_bytes(n: Node) -> int:
     return dim_hint(n.type.nbytes)
 
 
-def uses_online_softmax(kernel: Kernel, machine: Machine) -> bool:
+def uses_online_softmax(kernel: Kernel, context: Context) -> bool:
     """Return True if `online-softmax` will block the kernel's rows, so that they share what they reread."""
-    return OnlineSoftmax().for_machine(machine).match_row(FuseLoops().run(kernel, Context()), machine) is not None
+    fused, softmax = FuseLoops().run(kernel, context.trial()), OnlineSoftmax().for_machine(context.machine)
+    return softmax.match_row(fused, context.machine) is not None

@@ -10,6 +10,7 @@ from math import prod
 from typing import NamedTuple, TypeAlias
 
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
+from compiler.cost.issue import operation_cost
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
 from compiler.ir.tile import kernel as tile
@@ -143,7 +144,7 @@ class Prefetch(TilePass):
         fewest_rows = 1 if any(has_partial_rows(r) for r in rows) else max_rows
         min_rows = machine.fma_per_cycle * machine.vector_bits // 8 // machine.l3_bytes_per_cycle + 1
         if max_rows < min_rows:
-            waits = max_rows * operations_per_line(table, a) <= self.operations
+            waits = max_rows * operations_per_line(table, a, machine) <= self.operations
             return [(1, self.distance, ANY_REUSE)] if waits else []
         if min_rows <= fewest_rows:
             return [(2, self.distance, ANY_REUSE), (1, self.l1_distance, ANY_REUSE)]
@@ -187,17 +188,18 @@ class Prefetch(TilePass):
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
 
 
-def operations_per_line(table: Accesses, a: Access) -> float:
+def operations_per_line(table: Accesses, a: Access, machine: Machine) -> float:
     """Return the vector operations of a step of a contraction for each cache line that it reads of an operand, for one row."""
     lanes = next((r.lanes for r in a.loops if r.lanes), 1)
     line = lanes * table.types[a.buffer].dtype.bytes / CACHE_LINE_BYTES
-    return primitives_in_step(a.stmt) / line
+    return operations_in_step(a.stmt, machine) / line
 
 
-def primitives_in_step(s: Stmt) -> int:
-    """Return the primitives that a step of a statement applies, with those of the loops inside."""
-    inside = (prod(map(extent_hint, tile.stmt_ranges(t))) * primitives_in_step(t) for t in tile.stmt_body(s))
-    return sum(len(e.calls) for e in tile.stmt_exprs(s)) + sum(inside)
+def operations_in_step(s: Stmt, machine: Machine) -> int:
+    """Return the operations of a step of a statement, with those of the loops inside."""
+    nested = ((tile.stmt_ranges(t), operations_in_step(t, machine)) for t in tile.stmt_body(s))
+    own = sum(operation_cost(e.primitive, machine) for value in tile.stmt_exprs(s) for e in value.calls)
+    return own + sum(prod(map(extent_hint, ranges)) * operations for ranges, operations in nested)
 
 
 def is_row_access(a: Access, row: For) -> bool:
