@@ -26,7 +26,7 @@ QUANTIZED_PASSES = (
 """Contractions of dequantized values read bytes, and scale their sums; values are clamped once."""
 
 FOLDING_PASSES = (
-    "fold-scale,reduce-precision,fold,integer-slices,narrow-constants,expand-finite-casts,fold-casts,widen-operands,pad-reductions,"
+    "fold-scale,reduce-precision,fold,integer-slices,narrow-constants,expand-finite-casts,scale-rows,fold-casts,widen-operands,pad-reductions,"
     "fold,constant-indices,cse,two-level-scan"
 )
 """Compute constants, choose the dtypes of operands, share equal nodes, split long scans."""

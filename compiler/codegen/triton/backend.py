@@ -14,10 +14,10 @@ GPU_PASSES = (
 )
 """Scalar loops to blocks: one kernel for each grid, enough programs, then block shapes of local buffers, of contractions, of everything else."""
 
-GPU_UNFUSED_GRAPH_PASSES = f"{UNFUSED_GRAPH_PASSES},-widen-operands"
+GPU_UNFUSED_GRAPH_PASSES = f"{UNFUSED_GRAPH_PASSES},-widen-operands,-scale-rows"
 """Blocks convert operands once."""
 
-GPU_GRAPH_PASSES = f"{GRAPH_PASSES},-widen-operands,-two-level-argmax,-two-level-reduction,-lower-to-col2im,-winograd,-eliminate-padding"
+GPU_GRAPH_PASSES = f"{GRAPH_PASSES},-widen-operands,-scale-rows,-two-level-argmax,-two-level-reduction,-lower-to-col2im,-winograd,-eliminate-padding"
 """Multiplications are cheap in matrix units, and a kernel for each part of an image costs a launch (masks reach padding instead)."""
 
 

@@ -41,6 +41,7 @@ AGGRESSIVE_PASSES = {
     "two-level-reduction": "two-level-reduction{min-seconds=0, steps-per-thread=1}",
     "integer-slices": "integer-slices{min-bytes=8, min-columns=1}",
     "narrow-constants": "narrow-constants{min-bytes=8}",
+    "scale-rows": "scale-rows{min-bytes=8, max-rows=64}",
     "winograd": "winograd{max-time-ratio=1000.0}",
     "compute-at": "compute-at{min-steps-per-thread=0}",
     "online-softmax": "online-softmax{max-untiled-length=3, column-block=3, row-block=2, causal-block=2}",

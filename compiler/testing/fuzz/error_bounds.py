@@ -132,7 +132,7 @@ def _sum_error(node: Node, operands: list[torch.Tensor], eps: float, count: int)
     weighted = isinstance(node.structure, Reduction) and len(operands) == 2  # weights may be scaled first
     if weighted and node.dtype.compute == f32:  # integers may be read with an offset, also where they are 0
         absolute = [
-            a.amax().expand(a.shape) if a.numel() and has_known_integers(n) else a
+            a.amax().expand(a.shape) if a.numel() and has_known_codes(n) else a
             for a, n in zip(absolute, node.operands, strict=True)
         ]
     magnitude: Any = evaluate_node(node, absolute, torch.float64)
@@ -142,9 +142,10 @@ def _sum_error(node: Node, operands: list[torch.Tensor], eps: float, count: int)
     return torch.where((magnitude * eps < 0.5) & exact, torch.zeros(()).double(), error)
 
 
-def has_known_integers(node: Node) -> bool:
-    """Return True if `node` depends on constants only, integers among them."""
-    return is_known(node) and any(n.op is CONSTANT and n.dtype.is_integer for n in Graph((), (node,)).nodes)
+def has_known_codes(node: Node) -> bool:
+    """Return True if `node` depends on constants only, integers or floats of 8 bits among them: rows may be scaled for these."""
+    constants = (n.dtype for n in Graph((), (node,)).nodes if n.op is CONSTANT)
+    return is_known(node) and any(d.is_integer or (d.is_encoded and d.bits == 8) for d in constants)
 
 
 def _smallest_increment(node: Node) -> float:

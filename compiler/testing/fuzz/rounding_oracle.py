@@ -35,7 +35,7 @@ from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
 from compiler.ir.types import DType, bf16, f32
 from compiler.passes.manager import run_pipeline
-from compiler.testing.fuzz.error_bounds import error_bounds, has_known_integers, is_flushing, resolution
+from compiler.testing.fuzz.error_bounds import error_bounds, has_known_codes, is_flushing, resolution
 
 Value: TypeAlias = Any
 """A tensor, or a tuple of tensors."""
@@ -425,11 +425,11 @@ def _randomize_masked_nan(
 
 
 def _randomize_offset_infinities(node: Node, value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Replace infinite sums of products with constant integers by NaN at random.
+    """Replace infinite sums of products with constant codes by NaN at random.
 
-    The integers may be read with an offset that a correction takes away: infinities then cancel.
+    Integers may be read with an offset that a correction takes away, and rows be scaled: infinities then cancel.
     """
-    if node.dtype.compute != f32 or not value.isinf().any() or not any(map(has_known_integers, node.operands)):
+    if node.dtype.compute != f32 or not value.isinf().any() or not any(map(has_known_codes, node.operands)):
         return value
     return torch.where(value.isinf() & _some_elements(value, rng), torch.nan, value)
 
