@@ -30,8 +30,8 @@ def nodes(op: Op) -> list[Node]:
 @pytest.mark.parametrize("op", WITH_ATTRS)
 def test_convolutions_alone_have_windows(op: Op) -> None:
     for n in nodes(op):
-        plain = op is ops.conv and n.attrs["groups"] == 1 and not n.attrs["before"]
-        assert match_convolution(n) == (ConvolutionWindow(n.attrs["stride"], n.attrs["dilation"]) if plain else None)
+        own = [n.attrs[name] for name in ("stride", "dilation", "groups")] if op is ops.conv else []
+        assert match_convolution(n) == (ConvolutionWindow(*own) if own and not n.attrs["before"] else None)
 
 
 @pytest.mark.parametrize("op", WITH_ATTRS)

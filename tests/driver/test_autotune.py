@@ -204,8 +204,8 @@ TURNED = """kernel @turned(in %q: f32[16, 4], in %k: f32[20, 4], out %y: f32[16,
   } }
 }"""
 
-SMALL = Machine(vector_bits=128, l1=1 << 7, l2=1 << 8, l3=1 << 9)
-"""A machine with caches in which rows, panels and results do not stay."""
+SMALL = Machine(vector_bits=128, l1=1 << 7, l2=1 << 10, l3=1 << 11)
+"""A machine with caches in which panels and results do not stay, and no more than two rows."""
 
 
 @pytest.mark.parametrize(
