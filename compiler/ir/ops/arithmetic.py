@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+import numpy as np
 import torch
 
 from compiler.ir import scalar as s
@@ -66,9 +65,20 @@ def _fmod(x: Expr, y: Expr) -> Expr:
     return s.rem(x, y) if x.dtype.is_float else x - _quotient(x, y) * y
 
 
-def _by_subnormals(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Return a remainder of floats computed in float64, where no divisor is subnormal: PyTorch's vectors give NaN for those."""
-    return lambda x, y: function(x.double(), y.double()).to(x.dtype) if x.is_floating_point() else function(x, y)
+def _fmod_reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Compute `fmod`, floats in float64 by NumPy: PyTorch's vectors give NaN for subnormal divisors and quotients that overflow."""
+    if not x.is_floating_point():
+        return torch.fmod(x, y)
+    with np.errstate(invalid="ignore"):
+        return torch.from_numpy(np.asarray(np.fmod(x.double().numpy(), y.double().numpy()))).to(x.dtype)
+
+
+def _remainder_reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Compute the remainder that has the divisor's sign; floats in float64."""
+    if not x.is_floating_point():
+        return torch.remainder(x, y)
+    r = _fmod_reference(x.double(), y.double())
+    return torch.where(r.ne(0) & r.lt(0).ne(y.lt(0)), r + y, r).to(x.dtype)
 
 
 def _sign(x: Expr) -> Expr:
@@ -119,11 +129,11 @@ floor_divide = declare_op(
 )  # fmt: skip
 remainder = declare_op(
     "remainder", "x: number, y: number", Elementwise(_remainder), aten=("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor"),
-    reference=_by_subnormals(torch.remainder),
+    reference=_remainder_reference,
     samples=[*binary(), sample_input("i64[20]", "i64[20]", low=1, high=9), sample_input("i32[8]", "i32[1]", low=-9, high=-1)],
 )  # fmt: skip
 fmod = declare_op(
-    "fmod", "x: number, y: number", Elementwise(_fmod), aten=("aten.fmod.Tensor", "aten.fmod.Scalar"), reference=_by_subnormals(torch.fmod),
+    "fmod", "x: number, y: number", Elementwise(_fmod), aten=("aten.fmod.Tensor", "aten.fmod.Scalar"), reference=_fmod_reference,
     samples=[*binary(), sample_input("i64[20]", "i64[20]", low=1, high=9)],
 )  # fmt: skip
 pow_ = declare_op("pow", "x: float, y: float", Elementwise(s.power), reference=torch.pow,
