@@ -11,7 +11,7 @@ from compiler.analysis.quantized_value import is_known, place
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, scalar_value
-from compiler.ir.graph.structure import is_view, position_variables, primitive_of
+from compiler.ir.graph.structure import Reduction, is_view, position_variables, primitive_of
 from compiler.ir.tile.kernel import dim_hint
 from compiler.ir.types import f32, i32
 from compiler.passes.base import Context, GraphPass, from_machine, register
@@ -52,9 +52,9 @@ class ScaleRows(GraphPass):
 
     def with_scaled_rows(self, n: Node) -> Node | None:
         """Return contraction `n` with the factor of a constant operand on the other one; None if there is none."""
-        if n.dtype != f32:
+        if n.dtype != f32 or not isinstance(n.structure, Reduction):
             return None
-        positions = operand_positions(n)
+        positions, terms = operand_positions(n), {f"r{k}" for k in range(len(n.structure.domain(n).extents))}
         for k, (w, x) in enumerate((n.operands, n.operands[::-1])):
             found = without_factor(w)
             if found is None or x.dtype != f32 or not is_known(w) or static_bytes(w) <= self.min_bytes:
@@ -64,7 +64,7 @@ class ScaleRows(GraphPass):
             if prod(dim_hint(d) for i, d in enumerate(n.shape) if f"i{i}" not in of_constant) > self.max_rows:
                 continue
             exponent = frexp(factor)[1] - 1
-            summed = [d for d, e in enumerate(positions[1 - k]) if not position_variables((e,)).isdisjoint(SUMMED)]
+            summed = [d for d, e in enumerate(positions[1 - k]) if not position_variables((e,)).isdisjoint(terms)]
             if factor != 2.0**exponent or exponent <= LARGEST_EXPONENT or not summed:
                 continue
             power = largest_power(x, summed)
@@ -77,10 +77,6 @@ class ScaleRows(GraphPass):
             y = n.op(*operands, loc=n.loc, **n.attrs)
             return ops.mul(ops.mul(y, 2.0 ** (exponent - LARGEST_EXPONENT)), back)
         return None
-
-
-SUMMED = frozenset(f"r{k}" for k in range(16))
-"""Variables of the terms of a sum."""
 
 
 def without_factor(n: Node) -> tuple[Node, float] | None:
