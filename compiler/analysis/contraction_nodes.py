@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from math import prod
 
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Position, Reduction, index_vars
+from compiler.ir.graph.structure import Position, Reduction, index_vars, position_variables
 from compiler.ir.scalar import Ref
+from compiler.ir.tile.kernel import dim_hint
 from compiler.ir.types import DType
 from compiler.target import MatrixShape, find_matrix_shape, find_widening_shape
 
@@ -50,3 +52,9 @@ def operand_positions(n: Node) -> tuple[Position, ...]:
     assert isinstance(n.structure, Reduction)
     domain = n.structure.domain(n)
     return domain.positions(index_vars("i", n.type.rank), index_vars("r", len(domain.extents)))
+
+
+def results_of_element(n: Node, position: Position) -> int:
+    """Return how many results of a reduction read an element of the operand that it reads at `position`."""
+    used = position_variables(position)
+    return prod(dim_hint(d) for k, d in enumerate(n.shape) if f"i{k}" not in used)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from compiler.ir.scalar import Expr, Ref, call_primitive, const, where
+from compiler.ir.scalar import Expr, Ref, absolute, const, copysign, where
 from compiler.ir.types import DType, f32, f64
 
 Emulation = Callable[[DType], Expr | None]
@@ -14,7 +14,7 @@ Emulation = Callable[[DType], Expr | None]
 
 @lru_cache
 def fused_multiply_add(dtype: DType) -> Expr | None:
-    """Return `x * y + z` of f32 by f64, in which the product is exact; the sum is rounded to f64 before it is to f32."""
+    """Return `x * y + z` of f32, computed in f64.  The product is exact there; the sum is rounded to f64, then to f32."""
     if dtype != f32:
         return None
     x, y, z = (Ref(f32, name).to(f64) for name in "xyz")
@@ -24,13 +24,8 @@ def fused_multiply_add(dtype: DType) -> Expr | None:
 def nearest(x: Expr) -> Expr:
     """Return the integer nearest to `x`, ties to even, with the sign of `x`: larger numbers than 2^23 (f64: 2^52) have no fraction."""
     whole = const(2.0 ** (23 if x.dtype == f32 else 52), x.dtype)
-    shift = call_primitive("copysign", whole, x)
-    return where(call_primitive("abs", x) < whole, with_sign(x + shift - shift, x), x)
-
-
-def with_sign(x: Expr, sign: Expr) -> Expr:
-    """Return `x` with the sign of another number."""
-    return call_primitive("copysign", x, sign)
+    shift = copysign(whole, x)
+    return where(absolute(x) < whole, copysign(x + shift - shift, x), x)
 
 
 @lru_cache
@@ -43,7 +38,7 @@ def rounded(dtype: DType) -> Expr:
 def floor(dtype: DType) -> Expr:
     """Return the largest integer that is at most `x`."""
     x = Ref(dtype, "x")
-    return with_sign(below(x), x)
+    return copysign(below(x), x)
 
 
 def below(x: Expr) -> Expr:
@@ -57,14 +52,14 @@ def ceil(dtype: DType) -> Expr:
     """Return the least integer that is at least `x`."""
     x = Ref(dtype, "x")
     n = nearest(x)
-    return with_sign(where(n < x, n + 1.0, n), x)
+    return copysign(where(n < x, n + 1.0, n), x)
 
 
 @lru_cache
 def trunc(dtype: DType) -> Expr:
     """Return `x` without its fraction."""
     x = Ref(dtype, "x")
-    return with_sign(below(call_primitive("abs", x)), x)
+    return copysign(below(absolute(x)), x)
 
 
 EMULATIONS: Mapping[str, Emulation] = {

@@ -234,9 +234,8 @@ class ExprEmitter(MemoryEmitter):
         else:
             mask = None if e.mask is None and buffer.ends_in_padding(offset, self.scope.lane, coord) else mask
             pointer = self.emit_pointer(buffer, offset, coord)
-            if e.mask is not None and not self.lanes(
-                e.mask
-            ):  # a masked load outside of all memory takes hundreds of cycles
+            # a masked load outside of all memory takes hundreds of cycles
+            if e.mask is not None and not self.lanes(e.mask):
                 pointer = self.address_if(self.emit_element(e.mask, coord), pointer, dtype, lanes)
             value = self.load_vector(dtype, lanes, pointer, mask, passthru)
         return self.from_memory(value, dtype, lanes)

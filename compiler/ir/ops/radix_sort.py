@@ -65,5 +65,5 @@ def sorted_keys(words: Node, key_bits: int) -> Node:
 
 
 def sorted_indices(words: Node, index_bits: int) -> Node:
-    """Return the indices of words from `sorted_by_digits`."""
+    """Return the indices that the lowest bits of words hold."""
     return as_dtype(and_(words, (1 << index_bits) - 1), i64)

@@ -133,25 +133,24 @@ class _Selection:
             yield {VALUES: full(shape, 0, self.x.dtype), INDICES: full(shape, 0, i64)}
             return
         if used == {VALUES} and not (self.stable and self.x.dtype.is_float):  # keys would order zeros by their sign
-            keys = _select_by_network(self.keys(keep_zero_sign=True), self.count)
-            values = _elements(not_(keys) if self.descending else keys, self.x.dtype)
-            yield {VALUES: _from_rows(values, self.x, self.dim)}
-            yield {VALUES: _from_rows(self.values_by_digits(), self.x, self.dim)}
+            keys = self.keys(keep_zero_sign=True)
+            yield self.values_of(_select_by_network(keys, self.count))
+            words = sorted_by_digits(keys, self.key_bits, index_bits=0)
+            assert words is not None
+            yield self.values_of(sorted_keys(self.first(words), self.key_bits))
         if (numbered := self.numbered_keys()) is not None:
-            yield self.results(self.index_of(_select_by_network(numbered, self.count)))
+            yield self.results(sorted_indices(_select_by_network(numbered, self.count), self.index_bits))
             if self.count <= MAX_ROUNDS:
-                yield self.results(self.index_of(_select_in_rounds(numbered, self.count)))
+                yield self.results(sorted_indices(_select_in_rounds(numbered, self.count), self.index_bits))
 
         words = sorted_by_digits(self.keys(keep_zero_sign=False), self.key_bits, self.index_bits)
         if words is not None:
             yield self.results(sorted_indices(self.first(words), self.index_bits))
 
-    def values_by_digits(self) -> Node:
-        """Return the selected elements of each row, by a radix sort of their keys."""
-        words = sorted_by_digits(self.keys(keep_zero_sign=True), self.key_bits, index_bits=0)
-        assert words is not None
-        keys = sorted_keys(self.first(words), self.key_bits)
-        return _elements(not_(keys) if self.descending else keys, self.x.dtype)
+    def values_of(self, keys: Node) -> Mapping[int, Node]:
+        """Return the values of selected keys."""
+        values = _elements(not_(keys) if self.descending else keys, self.x.dtype)
+        return {VALUES: _from_rows(values, self.x, self.dim)}
 
     def first(self, rows: Node) -> Node:
         """Return the first elements of sorted rows, as many as are selected."""
@@ -180,10 +179,6 @@ class _Selection:
         keys = as_dtype(self.keys(keep_zero_sign=False), dtype)
         number = as_dtype(iota(size=self.length), dtype)
         return or_(shift_left(keys, self.index_bits), number)
-
-    def index_of(self, numbered: Node) -> Node:
-        """Return the indices of numbered keys."""
-        return as_dtype(and_(numbered, (1 << self.index_bits) - 1), i64)
 
     def results(self, indices: Node) -> Mapping[int, Node]:
         """Return the selected values and their indices."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
-from compiler.analysis.contraction_nodes import mixed_contractions, operand_positions, with_sum_dtype
+from compiler.analysis.contraction_nodes import (
+    mixed_contractions,
+    operand_positions,
+    results_of_element,
+    with_sum_dtype,
+)
 from compiler.analysis.quantized_value import (
     Match,
     QuantizedValue,
@@ -24,7 +28,6 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, constant_node, scalar_constant
 from compiler.ir.graph.structure import Position, index_vars, is_view, position_variables, through_view
 from compiler.ir.symbolic.index_expr import Dim, var, variables
-from compiler.ir.tile.kernel import dim_hint
 from compiler.ir.types import DType, f32, i8, i32, u8
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import known_values, static_bytes
@@ -121,8 +124,7 @@ class IntegerSlices(GraphPass):
 
     def has_few_columns(self, n: Node, floats: Position) -> bool:
         """Return True if fewer than `min_columns` results of `n` read a float."""
-        reused = (d for k, d in enumerate(n.shape) if f"i{k}" not in position_variables(floats))
-        return prod(map(dim_hint, reused)) < self.min_columns
+        return results_of_element(n, floats) < self.min_columns
 
 
 def row_axis(floats: Position, integers: Position, rank: int) -> tuple[int, int] | None:

@@ -91,10 +91,8 @@ def match_window(n: Node) -> ScatterWindow | None:
     if prod(taps) < 2:
         return None
     outputs, inputs, *_ = n.operands[1].shape
-    by_group = ops.as_shape(
-        n.operands[1], (*((groups, outputs // groups) if groups > 1 else (outputs,)), inputs, *taps)
-    )
-    g = by_group.type.rank - n.type.rank
+    g = int(groups > 1)
+    by_group = ops.as_shape(n.operands[1], (*(groups,) * g, outputs // groups, inputs, *taps))
     flipped = ops.flip(by_group, dims=tuple(d + g for d in spatial))
     weight = ops.permute(flipped, dims=(*range(g), 1 + g, g, *(d + g for d in spatial)))
     weight = ops.as_shape(weight, (groups * inputs, outputs // groups, *taps))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import frexp, prod
+from math import frexp
 
-from compiler.analysis.contraction_nodes import mixed_contractions, operand_positions
+from compiler.analysis.contraction_nodes import mixed_contractions, operand_positions, results_of_element
 from compiler.analysis.quantized_value import is_known, place
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, scalar_value
 from compiler.ir.graph.structure import Reduction, is_view, position_variables, primitive_of
-from compiler.ir.tile.kernel import dim_hint
 from compiler.ir.types import f32, i32
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import static_bytes
@@ -60,8 +59,7 @@ class ScaleRows(GraphPass):
             if found is None or x.dtype != f32 or not is_known(w) or static_bytes(w) <= self.min_bytes:
                 continue
             plain, factor = found
-            of_constant = position_variables(positions[k])
-            if prod(dim_hint(d) for i, d in enumerate(n.shape) if f"i{i}" not in of_constant) > self.max_rows:
+            if results_of_element(n, positions[k]) > self.max_rows:
                 continue
             exponent = frexp(factor)[1] - 1
             summed = [d for d, e in enumerate(positions[1 - k]) if not position_variables((e,)).isdisjoint(terms)]

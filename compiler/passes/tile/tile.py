@@ -17,7 +17,6 @@ from compiler.cost.contraction import (
     ranked_tiles,
 )
 from compiler.cost.contraction_nest import (
-    DYNAMIC_EXTENT,
     ContractionNest,
     constraint_groups,
     contraction_nest,
@@ -281,14 +280,12 @@ def unordered_rows(table: Accesses, s: Reduce, r: Range, context: Context) -> in
     CPUs foresee lines of memory that are read one after the other.  Long rows are read so each by itself, short ones behind each
     other, but compilers mix the loads of a step.
     """
-    machine, lane = context.machine, s.ranges[-1]
+    machine, lane, distant = context.machine, s.ranges[-1], context.distant_params
     moving = [a for a in table.loads_of(s) if table.depends_on(a, r.var) and table.stride(a, lane.var) == 1]
-    far = (
-        a for a in moving if buffer_bytes(table, a) > (machine.l1 if a.buffer in context.distant_params else machine.l2)
-    )
+    far = (a for a in moving if buffer_bytes(table, a) > (machine.l1 if a.buffer in distant else machine.l2))
     lengths = [dim_hint(lane.extent) * table.types[a.buffer].dtype.bytes for a in far]
     short = [n for n in lengths if n <= PAGE_BYTES]
-    return max(1, machine.unordered_lines * CACHE_LINE_BYTES // max(short)) if short else DYNAMIC_EXTENT
+    return max(1, machine.unordered_lines * CACHE_LINE_BYTES // max(short)) if short else machine.registers
 
 
 def is_static_sum(table: Accesses, r: Range, lane: Range) -> bool:
