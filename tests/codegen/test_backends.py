@@ -139,6 +139,7 @@ def test_gpus_leave_out_passes_by_name() -> None:
     pipelines = backends()["triton"].pipelines
     assert {p.name for p in parse_pipeline(GRAPH_PASSES)} - {p.name for p in parse_pipeline(pipelines.graph)} == {
         "widen-operands",
+        "scale-rows",
         "two-level-argmax",
         "two-level-reduction",
         "lower-to-col2im",
