@@ -128,8 +128,9 @@ def _sum_error(node: Node, operands: list[torch.Tensor], eps: float, count: int)
     if node.dtype.compute == f32 and is_unit_stride_3x3(node):
         return _winograd_error(node, operands, eps)
     floats = [o for o in operands if o.is_floating_point()]
-    absolute = [o.abs().nan_to_num(0.0, 0.0) if o.is_floating_point() else o for o in operands]
-    weighted = isinstance(node.structure, Reduction) and len(operands) == 2  # weights may be scaled first
+    reduces = isinstance(node.structure, Reduction)  # other integers are indices
+    absolute = [o.double().abs().nan_to_num(0.0, 0.0) if reduces or o.is_floating_point() else o for o in operands]
+    weighted = reduces and len(operands) == 2  # weights may be scaled first
     if weighted and node.dtype.compute == f32:  # integers may be read with an offset, also where they are 0
         absolute = [
             a.amax().expand(a.shape) if a.numel() and has_known_codes(n) else a

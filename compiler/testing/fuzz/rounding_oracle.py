@@ -351,7 +351,7 @@ def _perturb(node: Node, operands: list[Value], value: Value, perturbation: Pert
     if not isinstance(node.structure, IndexMap | Gather):
         value = _randomize_nan_sign(value, rng)
     if isinstance(node.structure, Elementwise) and is_flushing(node):
-        value = _randomize_flushed_infinities(value, rng)
+        value = _randomize_flushed(value, rng)
     if isinstance(node.structure, Reduction) and len(operands) == 2:
         value = _randomize_masked_nan(node, operands, value, rng)
         value = _randomize_offset_infinities(node, value, rng)
@@ -379,9 +379,9 @@ def _randomize_nan_sign(value: torch.Tensor, rng: np.random.Generator) -> torch.
     return torch.where(value.isnan(), torch.copysign(value, sign), value)
 
 
-def _randomize_flushed_infinities(value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Replace infinities at random by 1: flushing exponentials of positive numbers are any number from 1."""
-    return torch.where(value.isinf() & _some_elements(value, rng), 1.0, value)
+def _randomize_flushed(value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Replace values above 1 at random by 1: flushing exponentials of positive numbers are any number from 1."""
+    return torch.where((value > 1) & _some_elements(value, rng), 1.0, value)
 
 
 def _some_elements(value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
