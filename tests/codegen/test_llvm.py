@@ -471,3 +471,14 @@ def test_rows_of_local_buffers_are_stored_and_loaded_whole() -> None:
     assert all("%p0" not in line or local[1] not in line for line in masked)
     assert sum("masked.store" in line for line in masked) == 3  # the rows of the result
     assert sum("masked.load" in line for line in masked) == 3  # and of the argument
+
+
+def test_copies_of_lanes_are_whole_registers() -> None:
+    """A running sum of 14 columns stays in a register, which a masked store would not."""
+    columns = """kernel @k(in %x: f32[9, 14], out %y: f32[9, 14]) {
+      parallel %j in 0..14 tile 14 lanes 16 { local %carry: f32[] store 0.0, %carry[]
+        for %i in 0..9 { %s = %carry[] + %x[%i, %j] store %s, %carry[] store %s, %y[%i, %j] } } }"""
+    code = emit_kernel(parse_kernel(columns), CPU_TARGETS["x86-64-v4"])
+    assert "alloca [16 x float]" in code
+    masked = [line for line in code.splitlines() if "call" in line and "masked" in line]
+    assert [sum(f"masked.{kind}" in line for line in masked) for kind in ("load", "store")] == [1, 1]

@@ -134,7 +134,7 @@ class KernelEmitter:
             buffer = StorageBuffer("", stmt.type, private, is_writable=True, is_local=True)
             bounds = interval(buffer.copy_stride, {})
             assert bounds is not None, f"%{stmt.buffer}: {stmt.type} has no upper bound"
-            count = bounds[1] * prod(a.tile for a in private)
+            count = bounds[1] * prod(a.stored_elements for a in private)
             key = id(stmt), tuple((a.var, a.tile, bool(a.remaining)) for a in private if a.lanes)
             if self.local_allocas.get(key, ("", -1))[1] < count:
                 self.local_allocas[key] = self.b.alloca_array(count, stmt.type.dtype), count

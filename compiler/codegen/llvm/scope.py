@@ -45,6 +45,11 @@ class Axis:
         """Number of scalars or registers that the axis is unrolled into."""
         return -(-self.tile // self.lanes) if self.lanes else self.tile
 
+    @property
+    def stored_elements(self) -> int:
+        """Number of elements that memory holds for a tile: whole registers."""
+        return self.unroll_count * (self.lanes or 1)
+
     def active_lanes(self, register: int) -> int:
         """Return the number of lanes of a register that are inside the tile."""
         return min(self.lanes, self.tile - register * self.lanes)
@@ -55,7 +60,7 @@ class StorageBuffer:
     """A buffer in memory: its base pointer and type.
 
     A privatized buffer has one copy per coordinate of `private_axes`: these axes lead its shape, except that a lane axis
-    is innermost.  `index_shift`, if given, is subtracted from every index.
+    is innermost, in whole registers.  `index_shift`, if given, is subtracted from every index.
     """
 
     pointer: str
@@ -67,26 +72,34 @@ class StorageBuffer:
     index_shift: tuple[Dim, ...] = ()
 
     @property
+    def is_private_to_lanes(self) -> bool:
+        """Return True if each lane has a copy."""
+        return any(a.lanes for a in self.private_axes)
+
+    @property
     def copy_stride(self) -> Dim:
         """Elements from one copy to the next: local buffers are padded to whole cache lines, unless they are short.
 
-        No register of a copy then lies in two lines, and the last one may be stored whole.
+        No register of a copy then lies in two lines, and the last one may be stored whole.  The number of lines is odd, so that
+        the same element of many copies lies in different sets of a cache.
         """
         size, line = product(self.type.physical_shape), CACHE_LINE_BYTES // self.type.dtype.bytes
         if (
             not self.is_local
             or not isinstance(size, int)
             or size <= line // 2
-            or any(a.lanes for a in self.private_axes)
+            or self.is_private_to_lanes
         ):
             return size
-        return ceildiv(size, line) * line
+        return (ceildiv(size, line) | 1) * line
 
     def ends_in_padding(self, offset: Dim, lane: Axis | None, coord: Coord) -> bool:
         """Return True if the register at `coord`, from `offset` on, has the last elements of a copy, and for the rest padding.
 
-        It needs no mask then: a load would wait until what a masked store writes is in the cache.
+        It needs no mask then: a load would wait until what a masked store writes is in the cache.  The same holds for copies of lanes.
         """
+        if self.is_private_to_lanes:
+            return True
         size, stride = product(self.type.physical_shape), self.copy_stride
         if lane is None or lane.remaining or not isinstance(offset, int) or not isinstance(stride, int):
             return False
@@ -102,7 +115,7 @@ class StorageBuffer:
             index = tuple(i - s for i, s in zip(index, self.index_shift, strict=True))
         offset = offset * self.copy_stride + self.type.offset(index)
         for a in (a for a in self.private_axes if a.lanes):
-            offset = offset * a.tile + var(f"{a.var}@")
+            offset = offset * a.stored_elements + var(f"{a.var}@")
         return offset
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from compiler.analysis.accesses import Accesses
+from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.code_size import code_size
 from compiler.errors import TransformError
 from compiler.ir.scalar import IndexValue
@@ -14,7 +14,7 @@ from compiler.ir.symbolic.index_atoms import Atom, FloorDiv, Min, Mod, Var, term
 from compiler.ir.symbolic.index_expr import Dim, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction, without_guard
-from compiler.ir.tile.kernel import Block, For, Kernel, Reduce, Store
+from compiler.ir.tile.kernel import Block, For, Kernel, Reduce, Store, iteration_count_hint
 from compiler.ir.tile.loop_nest import map_nests, perfect_nest
 from compiler.ir.tile.substitution import NameSupply
 from compiler.passes.base import Context, TilePass, from_machine, register
@@ -43,7 +43,8 @@ class Delinearize(TilePass):
     ->  parallel %i in 0..2 { parallel %r in 0..3 { store %x[%r, %i], %y[%i*3 + %r] } }
 
     Around other statements, divisions in memory offsets count, unless `contractions_only`: loads become contiguous, strided
-    or broadcasts, and `reorder` and `vectorize` choose among the loops.
+    or broadcasts, and `reorder` and `vectorize` choose among the loops.  Loads that inner loops repeat for all their steps, as
+    of the statistics of groups, do not count: lanes gather them once.
     """
 
     name = "delinearize"
@@ -72,7 +73,8 @@ class Delinearize(TilePass):
         skipped = set[str]()
         while True:
             table = Accesses(ir)
-            offsets = divisions(table.types[a.buffer].offset(a.index) for a in table.all)
+            repeated = repeated_loads(table, context.machine.lanes(32))
+            offsets = divisions(table.types[a.buffer].offset(a.index) for a in table.all if a not in repeated)
             loops = (f for f in perfect_nest(ir.body) if f.range.var not in skipped)
             v, n = next(((f.range.var, n) for f in loops if (n := loop_divisor(f, offsets))), ("", 0))
             if not v:
@@ -106,6 +108,17 @@ class Delinearize(TilePass):
         if not context.may_apply(self, f"%{v} split by {n}"):
             return body
         return tuple(s for part in parts for s in self.split_around_reduction(part, fresh, context, copies))
+
+
+def repeated_loads(table: Accesses, lanes: int) -> list[Access]:
+    """Return the loads whose values serve `lanes` iterations of the kernel and more, by loops inside its nest that they do not vary over."""
+    nest = {f.range.var for f in perfect_nest(table.kernel.body)}
+    iterations = max((a.execution_count for a in table.all), default=0)
+
+    def executions(a: Access) -> int:
+        return iteration_count_hint(r for r in a.loops if r.var in nest or table.depends_on(a, r.var))
+
+    return [a for a in table.all if not a.is_store and executions(a) * lanes <= iterations]
 
 
 def divisions(indices: Iterable[Dim]) -> list[Dim]:

@@ -225,6 +225,8 @@ STAY = {
         parallel %i in 0..7 { store %x[%i//2], %y[%i] } }""",
     "a guard on the remainder": """kernel @k(in %x: f32[4], out %y: f32[8]) {
         parallel %i in 0..8 { store where(index(%i%2) < 1, %x[%i//2], 0.0), %y[%i] } }""",
+    "loads that inner loops repeat": """kernel @k(in %x: f32[99, 22], in %m: f32[2], out %y: f32[99, 22]) {
+        parallel %c in 0..22 { %v = sqrt(%m[%c//11]) parallel %p in 0..99 { store %x[%p, %c] * %v, %y[%p, %c] } } }""",
     "serial loops": ROWS.replace("parallel", "for"),
     "two divisors": """kernel @k(in %x: f32[2, 3], in %w: f32[2], out %y: f32[12]) {
         parallel %i in 0..12 { %s = reduce add %k in 0..2 { yield %x[%i%2, %i%3] * %w[%k] } store %s, %y[%i] } }""",

@@ -22,6 +22,15 @@ def test_loops_follow_what_is_stored() -> None:
     check_pass("reorder", unchanged=then)
 
 
+def test_loops_in_the_order_of_memory_become_one() -> None:
+    head = "kernel @k(in %x: f32[9, 6], out %y: f32[9, 6])"
+    check_pass(
+        "reorder,collapse",
+        before=f"{head} {{ parallel %i in 0..6 {{ parallel %j in 0..9 {{ store %x[%j, %i] * 2.0, %y[%j, %i] }} }} }}",
+        after=f"{head} {{ parallel %i in 0..54 {{ store %x[%i//6, %i%6] * 2.0, %y[%i//6, %i%6] }} }}",
+    )
+
+
 def test_what_is_moved_is_walked_by_the_shorter_strides() -> None:
     """Innermost %j goes through %y by steps of 6, innermost %i through %x by steps of 8."""
     i, j = "%i in 0..6", "%j in 0..8"
