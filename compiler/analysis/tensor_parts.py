@@ -29,31 +29,33 @@ def split_into(x: Node, parts: Sequence[Node]) -> Split | None:
     positions = [p for p in (position_in(x, part) for part in parts) if p is not None]
     if len(positions) < len(parts) or x.type.rank != len(size):
         return None
-    shape, inside, digits = list[Dim](), list[int](), dict[int, list[Dim]]()
+    shape, inside = list[Dim](), list[int]()
+    starts, in_order = dict[int, list[Dim]](), dict[int, range]()  # along the axes that number the parts
     for d, (extent, n) in enumerate(zip(x.shape, size, strict=True)):
-        i, found = index_vars("i", len(size))[d], [p[d] for p in positions]
-        if all(at == i for at in found) and extent == n:
-            inside.append(len(shape))
+        i, at = index_vars("i", len(size))[d], [p[d] for p in positions]
+        axis = len(shape)
+        if extent == n and all(index == i for index in at):
+            inside.append(axis)
             shape.append(n)
             continue
-        starts = [substitute(at, {f"i{d}": 0}) for at in found]
         if not isinstance(extent, int) or not isinstance(n, int) or n == 0 or extent % n:
             return None
-        count = extent // n
-        if all(at == start + count * i for at, start in zip(found, starts, strict=True)):
-            inside.append(len(shape))
-            digits[len(shape) + 1] = starts
+        count, start = extent // n, [substitute(index, {f"i{d}": 0}) for index in at]
+        if at == [first + count * i for first in start]:
+            inside.append(axis)
             shape += [n, count]
-        elif all(at == start + i for at, start in zip(found, starts, strict=True)):
-            inside.append(len(shape) + 1)
-            digits[len(shape)] = [start // n if isinstance(start, int) and start % n == 0 else -1 for start in starts]
+            starts[axis + 1], in_order[axis + 1] = start, range(count)
+        elif at == [first + i for first in start]:
+            inside.append(axis + 1)
             shape += [count, n]
+            starts[axis], in_order[axis] = start, range(0, extent, n)
         else:
             return None
-    numbers = sorted(digits, key=lambda axis: -next((k for k, digit in enumerate(digits[axis]) if digit), 0))
-    counted = product(*(range(count) for axis in numbers if isinstance(count := shape[axis], int)))
-    in_order = list(zip(*(digits[axis] for axis in numbers), strict=True)) == list(counted)
-    return Split(tuple(shape), tuple(inside), tuple(numbers)) if in_order else None
+    numbers = sorted(starts, key=lambda axis: -next((k for k, first in enumerate(starts[axis]) if first != 0), 0))
+    found = zip(*(starts[axis] for axis in numbers), strict=True)
+    if list(found) != list(product(*(in_order[axis] for axis in numbers))):
+        return None
+    return Split(tuple(shape), tuple(inside), tuple(numbers))
 
 
 def position_in(x: Node, n: Node) -> Position | None:
