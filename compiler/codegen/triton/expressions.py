@@ -323,7 +323,9 @@ class TritonExprEmitter:
 
         match e.primitive:
             case "cast":
-                return f"{argument(0, ATOM_PRECEDENCE)}.to({dtype})", ATOM_PRECEDENCE
+                source, is_byte = e.args[0].dtype, e.dtype.is_float and e.dtype.bits == 8
+                through_f32 = is_byte and not (source.is_float and source.bits <= 32)  # Triton makes bytes of such only
+                return f"{argument(0, ATOM_PRECEDENCE)}{'.to(tl.float32)' * through_f32}.to({dtype})", ATOM_PRECEDENCE
             case "bitcast":
                 return f"{argument(0, ATOM_PRECEDENCE)}.to({dtype}, bitcast=True)", ATOM_PRECEDENCE
             case "lshr":

@@ -61,9 +61,13 @@ def kernel_resources(
 
 
 def amd_resources(assembly: str, shared_bytes: int, warps: int) -> KernelResources:
-    """Read the metadata and instructions of AMD's assembly."""
+    """Read the metadata and instructions of AMD's assembly.
+
+    Private memory is what goes to memory: most of the registers that `sgpr_spill_count` and `vgpr_spill_count` count wait in
+    lanes of vector registers and in accumulation registers.
+    """
     numbers = {name: int(n) for name, n in re.findall(r"\.(\w+):\s+(\d+)$", assembly, re.MULTILINE)}
-    spilled = 4 * (numbers.get("vgpr_spill_count", 0) + numbers.get("sgpr_spill_count", 0))
+    spilled = numbers.get("private_segment_fixed_size", 0)
     code = Counter(re.findall(r"^\s+([vs]_\w+|(?:global|buffer|ds|scratch)_\w+)", assembly, re.MULTILINE))
     return KernelResources(numbers.get("vgpr_count", 0), spilled, shared_bytes, warps, code)
 
@@ -80,7 +84,7 @@ def nvidia_resources(ptx: bytes, cubin: bytes, target: GPUTarget, shared_bytes: 
         binary.write_bytes(cubin)
         flags = ["-v", "--regAllocOptLevel=2", f"--gpu-name={sm_arch_from_capability(architecture)}"]  # as Triton
         said = run_tool([get_ptxas(architecture).path, *flags, "-o", f"{folder}/other.cubin", str(source)])
-        listing = run_tool([nvidia.nvdisasm.path, "-c", str(binary)])
+        listing = run_tool([nvidia.nvdisasm.path, "-c", "--no-dataflow", str(binary)])
     registers = re.search(r"Used (\d+) registers", said)
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", said)
     code = Counter(re.findall(r"^\s+/\*\w+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", listing, re.MULTILINE))

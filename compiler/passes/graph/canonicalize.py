@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.analysis.plain_reductions import is_plain_reduction
+from compiler.analysis.tensor_parts import split_into
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, scalar_value
@@ -39,7 +40,8 @@ class Canonicalize(GraphPass):
 
     %t = permute %x {dims=[1, 0]}   %u = permute %t {dims=[1, 0]}   %y = exp %u   ->   %y = exp %x
 
-    Identities are x * 1, neg(neg(x)), casts to the same type, views that cancel, and pads by nothing.
+    Identities are x * 1, neg(neg(x)), casts to the same type, views that cancel, and pads by nothing.  Parts of one tensor
+    that are concatenated become a view of it.
     """
 
     name = "canonicalize"
@@ -145,6 +147,21 @@ def _same_position(at: Position, identity: Position, n: Node) -> bool:
     )
 
 
+def parts_of_a_tensor(n: Node) -> Node | None:
+    """Concatenate the parts of a tensor as a view: cat(x[0::2], x[1::2]) -> reshape(permute(reshape(x)))"""
+    s = n.structure
+    if not isinstance(s, IndexMap) or s.operand_offsets is None or s.fill or len({o.type for o in n.operands}) != 1:
+        return None
+    dim, x = next((d for d, start in enumerate(s.operand_offsets(n)[-1]) if start != 0), None), n.operands[0]
+    while dim is not None and is_view(x.structure, x) and len(x.operands) == 1:
+        (x,) = x.operands
+        if split := split_into(x, n.operands):
+            order = (*split.inside[:dim], *split.numbers, *split.inside[dim:])
+            numbered = ops.permute(ops.reshape(x, shape=split.shape), dims=order)
+            return replace(ops.reshape(numbered, shape=n.shape), name=n.name, loc=n.loc)
+    return None
+
+
 def empty_tensor(n: Node) -> Node | None:
     """Replace a tensor without elements by a constant, so that it depends on nothing."""
     if isinstance(n.structure, (Leaf, Opaque, TupleGet)) or isinstance(n.result_type, tuple) or n.type.numel != 0:
@@ -171,6 +188,7 @@ def sum_in_32_bits(n: Node) -> Node | None:
 RULES: tuple[Callable[[Node], Node | None], ...] = (
     constants_last,
     elementwise_identity,
+    parts_of_a_tensor,
     view_identity,
     empty_tensor,
     sum_in_32_bits,

@@ -106,3 +106,65 @@ def test_sums_that_may_exceed_32_bits_stay() -> None:
             "canonicalize",
             unchanged=f"graph(%x: u8[8, 5]) {{ %a = cast %x {{dtype=i64}}  %y = {reduce} %a {{dims=[1]}}  return %y }}",
         )
+
+
+def slices(*parts: str) -> str:
+    """Text of slices %p0, %p1, ... of %x, each by its dimension, start, size and step for one dimension or several."""
+    lines = []
+    for k, part in enumerate(parts):
+        value, names = "%x", part.split("; ")
+        for j, one in enumerate(names):
+            name = f"%p{k}" if j == len(names) - 1 else f"%p{k}_{j}"
+            dim, start, size, step = one.split()
+            lines.append(f"{name} = slice {value} {{dim={dim}, start={start}, size={size}, step={step}}}")
+            value = name
+    return "\n".join(lines)
+
+
+PARTS = {
+    "corners of blocks of 2 x 2": (
+        "graph(%x: f32[n, 4, 6, 3]) {"
+        + slices("1 0 2 2; 2 0 3 2", "1 1 2 2; 2 0 3 2", "1 0 2 2; 2 1 3 2", "1 1 2 2; 2 1 3 2")
+        + "%y = cat %p0, %p1, %p2, %p3 {dim=3}  return %y }",
+        "graph(%x: f32[n, 4, 6, 3]) { %a = reshape %x {shape=[n, 2, 2, 3, 2, 3]}  %b = permute %a {dims=[0, 1, 3, 4, 2, 5]}"
+        "  %y = reshape %b {shape=[n, 2, 3, 12]}  return %y }",
+    ),
+    "heads below each other": (
+        f"graph(%x: f32[5, 6]) {{ {slices('1 0 2 1', '1 2 2 1', '1 4 2 1')}  %y = cat %p0, %p1, %p2 {{dim=0}}  return %y }}",
+        "graph(%x: f32[5, 6]) { %a = reshape %x {shape=[5, 3, 2]}  %b = permute %a {dims=[1, 0, 2]}"
+        "  %y = reshape %b {shape=[15, 2]}  return %y }",
+    ),
+    "even and odd elements": (
+        f"graph(%x: i64[6]) {{ {slices('0 0 3 2', '0 1 3 2')}  %y = cat %p0, %p1 {{dim=0}}  return %y }}",
+        "graph(%x: i64[6]) { %a = reshape %x {shape=[3, 2]}  %b = permute %a {dims=[1, 0]}  %y = reshape %b {shape=[6]}  return %y }",
+    ),
+    "blocks side by side again": (
+        f"graph(%x: f32[6, 2]) {{ {slices('0 0 3 1', '0 3 3 1')}  %y = cat %p0, %p1 {{dim=0}}  return %y }}",
+        "graph(%x: f32[6, 2]) { return %x }",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_parts_of_a_tensor_are_a_view(case: str) -> None:
+    before, after = PARTS[case]
+    check_pass("canonicalize", before=before, after=after)
+
+
+OTHER_PARTS = {
+    "in another order": ("f32[4, 6]", ("1 3 3 1", "1 0 3 1"), 0),
+    "one is missing": ("f32[4, 6]", ("1 0 2 1", "1 2 2 1"), 0),
+    "one twice": ("f32[4, 6]", ("1 0 3 1", "1 0 3 1"), 0),
+    "they overlap": ("f32[4, 6]", ("1 0 3 1", "1 2 3 1"), 0),
+    "one is turned": ("f32[6]", ("0 0 3 1", "0 5 3 -1"), 0),
+    "of different sizes": ("f32[4, 6]", ("1 0 4 1", "1 4 2 1"), 1),
+    "diagonal": ("f32[4, 6]", ("0 0 2 1; 1 0 3 1", "0 2 2 1; 1 3 3 1"), 0),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_PARTS)
+def test_other_parts_are_concatenated(case: str) -> None:
+    x, parts, dim = OTHER_PARTS[case]
+    check_pass(
+        "canonicalize", unchanged=f"graph(%x: {x}) {{ {slices(*parts)}  %y = cat %p0, %p1 {{dim={dim}}}  return %y }}"
+    )
