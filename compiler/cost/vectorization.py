@@ -19,11 +19,14 @@ from compiler.cost.contraction import ContractionProblem, best_tiles
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved
 from compiler.ir.symbolic.affine import coefficient, contiguous_width
-from compiler.ir.symbolic.index_expr import Dim, product, var, variables
+from compiler.ir.symbolic.index_expr import Dim, interval, product, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, dim_hint
 from compiler.ir.types import DType
+
+SHARE_OF_LONG_SIZES = 0.5
+"""Share of the calls in which a dynamic size, of a batch say, is not less than a vector: as likely as not."""
 
 
 def lane_count(kernel: Kernel, machine: Machine) -> int:
@@ -64,7 +67,19 @@ def _loop_score(table: Accesses, v: str, lanes: int, machine: Machine, packed: C
     if isinstance(stmt, Reduce):  # the lanes are combined at the end
         cost = machine.contraction_combine_ops if is_contraction(stmt) else machine.combine_ops
         saved -= tile.iteration_count_hint(x for x in around if x not in stmt.ranges) * cost
-    return int(saved)
+    return int(saved * (SHARE_OF_LONG_SIZES if may_be_short(r, lanes) and is_strided(table, v) else 1))
+
+
+def may_be_short(r: Range, lanes: int) -> bool:
+    """Return True if a loop of a dynamic size may have less iterations than a vector has lanes."""
+    bounds = interval(r.extent, {})
+    return not isinstance(r.extent, int) and (bounds is None or bounds[0] < lanes)
+
+
+def is_strided(table: Accesses, v: str) -> bool:
+    """Return True if every access that varies along loop `v` steps over elements, as those of a batch do."""
+    strides = [table.stride(a, v) for a in table.all if table.depends_on(a, v)]
+    return all(s is None or abs(s) > 1 for s in strides)
 
 
 def _access_cost(

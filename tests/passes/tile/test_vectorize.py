@@ -32,6 +32,16 @@ def test_either_loop_of_a_copy_that_turns() -> None:
       parallel %j in 0..8 LANES { parallel %i in 0..6 { store %x[%i, %j], %y[%j, %i] } } }""")
 
 
+@pytest.mark.parametrize(("low", "along"), [(2, "row"), (64, "batch")])
+def test_rows_rather_than_a_batch_that_may_be_small(low: int, along: str) -> None:
+    """A batch fills all lanes, and a row of 34 leaves some idle; but a batch of two would leave more."""
+    batch, row = (" tile 16 lanes 16" * (along == name) for name in ("batch", "row"))
+    text = """kernel @k(size n in {low}..512 hint 500, in %x: f32[n, 34], out %y: f32[n, 136]) {{ parallel %i in 0..n{batch} {{ parallel %j in 0..34{row} {{
+      parallel %k in 0..2 {{ parallel %l in 0..2 {{ store %x[%i, %j], %y[%i, 4*%j + 2*%k + %l] }} }} }} }} }}"""
+    before, after = text.format(low=low, batch="", row=""), text.format(low=low, batch=batch, row=row)
+    check_pass("vectorize", before=before, after=after, machine=AVX512)
+
+
 def test_each_part_of_a_row_chooses_for_itself() -> None:
     check("""kernel @softmax(in %x: f32[6, 40], out %y: f32[6, 40]) {
       parallel %i in 0..6 {
