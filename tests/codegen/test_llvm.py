@@ -11,6 +11,7 @@ from native import as_scalar_loops, assert_same_bits, check_kernel, kernel_input
 
 from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.emit import emit_kernel
+from compiler.codegen.llvm.kernel_module import NO_STRENGTH_REDUCTION
 from compiler.codegen.llvm.object_file import emit_assembly, emit_object
 from compiler.codegen.llvm.targets import CPU_TARGETS, host_target
 from compiler.ir.interpret.tile import run_kernel
@@ -482,3 +483,15 @@ def test_copies_of_lanes_are_whole_registers() -> None:
     assert "alloca [16 x float]" in code
     masked = [line for line in code.splitlines() if "call" in line and "masked" in line]
     assert [sum(f"masked.{kind}" in line for line in masked) for kind in ("load", "store")] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("loops", "is_scalar"),
+    [("%i in 0..64", True), ("%i in 0..64 tile 16 lanes 16", False), ("%r in 0..1 { for %i in 0..64 tile 16 lanes 16", False)],
+)  # fmt: skip
+@pytest.mark.parametrize("value", ["%x[%i]", "%s"])
+def test_strength_reduction_is_for_loops_without_lanes(loops: str, is_scalar: bool, value: str) -> None:
+    total = "%s = reduce add %k in 0..64 { yield %x[%k] * %x[%i] }" if value == "%s" else ""
+    text = f"kernel @k(in %x: f32[64], out %y: f32[64]) {{ for {loops} {{ {total} store {value}, %y[%i] }} }}"
+    code = emit_kernel(parse_kernel(text + " }" * ("%r" in loops)), host_target())
+    assert (NO_STRENGTH_REDUCTION not in code) == is_scalar

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from compiler.codegen.backend import target_by_name
+from compiler.codegen.llvm.kernel_module import NO_STRENGTH_REDUCTION
 from compiler.codegen.llvm.object_file import LLVMError, emit_assembly, emit_object
 from compiler.codegen.llvm.targets import CPU_TARGETS, host_target
 from compiler.errors import TargetError
@@ -97,3 +98,31 @@ def test_unknown_targets_and_bad_ir_are_refused():
 
 def test_codegen_imports_without_torch():
     subprocess.run([sys.executable, "-c", IMPORTS], check=True)
+
+
+STRIDED_SUM = """
+define void @sum(ptr %x, ptr %y, i64 %step) {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %s = phi float [ 0.0, %entry ], [ %added, %loop ]
+  %k = mul nsw i64 %i, %step
+  %p = getelementptr float, ptr %x, i64 %k
+  %e = load float, ptr %p
+  %added = fadd float %s, %e
+  %next = add nsw i64 %i, 1
+  %more = icmp slt i64 %next, 1000
+  br i1 %more, label %loop, label %done
+done:
+  store float %added, ptr %y
+  ret void
+}"""
+
+
+def test_strength_reduction_is_what_a_module_asks_for() -> None:
+    """Whatever was compiled before."""
+    plain = STRIDED_SUM.replace("i64 %step) {", f"i64 %step) {NO_STRENGTH_REDUCTION} {{")
+    codes = [emit_object(text, host_target()) for text in (STRIDED_SUM, plain, STRIDED_SUM, plain)]
+    assert codes[:2] == codes[2:]
+    assert codes[0] != codes[1]

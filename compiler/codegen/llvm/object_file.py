@@ -9,11 +9,15 @@ elementwise) and took half as long again; its NewGVN pass aborts the process on 
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TypeAlias
 
 import llvmlite.binding as llvm
 
+from compiler.codegen.llvm.kernel_module import NO_STRENGTH_REDUCTION
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.errors import TilewrightError
 
@@ -24,6 +28,8 @@ DEFAULT_LEVEL = 2
 
 EFFORT_LEVELS = {"fast": 1, "default": DEFAULT_LEVEL, "tune": DEFAULT_LEVEL}
 """Optimization level of each value of `Options.effort`."""
+
+_GENERATING = threading.Lock()
 
 
 class LLVMError(TilewrightError):
@@ -37,13 +43,24 @@ def emit_object(llvm_ir: str, target: CPUTarget, level: int = DEFAULT_LEVEL) -> 
     """
     machine = target_machine(target, level)
     module = _optimize_module(llvm_ir, machine, level) if level else _parse_module(llvm_ir, machine)
-    return bytes(machine.emit_object(module))
+    with _strength_reduction(NO_STRENGTH_REDUCTION not in llvm_ir):
+        return bytes(machine.emit_object(module))
 
 
 def emit_assembly(llvm_ir: str, target: CPUTarget) -> str:
     """Return the assembly text of an LLVM module, for inspection."""
     machine = target_machine(target)
-    return str(machine.emit_assembly(_optimize_module(llvm_ir, machine)))
+    module = _optimize_module(llvm_ir, machine)
+    with _strength_reduction(NO_STRENGTH_REDUCTION not in llvm_ir):
+        return str(machine.emit_assembly(module))
+
+
+@contextmanager
+def _strength_reduction(enabled: bool) -> Iterator[None]:
+    """Generate code with or without strength reduction: an option of the process, so that one thread at a time generates code."""
+    with _GENERATING:
+        llvm.set_option("tilewright", f"-disable-lsr={str(not enabled).lower()}")
+        yield
 
 
 @cache

@@ -252,9 +252,11 @@ class Node:
         return self.type.dtype
 
     def with_operands(self, operands: tuple[Node, ...]) -> Node:
-        """Return the op applied to other operands with its type inferred again, or `self` if nothing changed."""
+        """Return the op applied to other operands, or `self` if nothing changed; its type is inferred again from other types."""
         if all(a is b for a, b in zip(self.operands, operands, strict=True)):
             return self
+        if self.loc and all(a.result_type == b.result_type for a, b in zip(self.operands, operands, strict=True)):
+            return replace(self, operands=operands)
         built = self.op(*operands, loc=self.loc, **self.attrs)
         return replace(built, name=self.name)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from compiler.ir.symbolic.index_expr import Dim, ceildiv
-from compiler.ir.tile.kernel import Block, For, Kernel, Range, is_parallel_loop
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, is_parallel_loop, stmt_body, stmt_ranges
 
 
 def perfect_nest(body: Block) -> list[For]:
@@ -47,3 +47,9 @@ def top_nests(kernel: Kernel) -> list[Kernel]:
 def map_nests(kernel: Kernel, rule: Callable[[Kernel], Block]) -> Kernel:
     """Replace every nest of `top_nests` by `rule(nest)`."""
     return kernel.with_body(tuple(s for nest in top_nests(kernel) for s in rule(nest)))
+
+
+def has_scalar_loops(body: Block) -> bool:
+    """Return True if a loop without inner ones has no lanes, and no loop around it has."""
+    loops = [s for s in body if stmt_ranges(s) and not any(r.lanes for r in stmt_ranges(s))]
+    return any(has_scalar_loops(stmt_body(s)) or not any(map(stmt_ranges, stmt_body(s))) for s in loops)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
+from compiler.analysis.demand import is_cheap_index_expr
 from compiler.analysis.exclusive_producers import exclusive_producers, index_producers
 from compiler.analysis.operand_reuse import reread_bytes
 from compiler.analysis.placement import concat_offsets, copy_and_fill_kernel
+from compiler.analysis.recomputation import Recomputation, hinted_bytes
 from compiler.analysis.reduction_domains import reads_once
 from compiler.analysis.structural_key import group_key
 from compiler.analysis.windows import adds_overlapping_products
@@ -33,7 +34,7 @@ from compiler.ir.graph.structure import (
 )
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import adds_contractions
-from compiler.ir.tile.kernel import Kernel, Local, dim_hint
+from compiler.ir.tile.kernel import Kernel, Local
 from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import constant_sources, is_widened
@@ -94,6 +95,7 @@ class GroupSearch:
         self.options, self.graph, self.context = options, graph, context
         self.order, self.outputs = {n: k for k, n in enumerate(graph.nodes)}, frozenset(graph.outputs)
         self.constants = constant_sources(graph)
+        self.recomputation = Recomputation(graph, context.machine)
         self.groups_of_node: dict[Node, list[Group]] = {}
         self.all_groups: list[Group] = []
         self.group_costs: dict[Hashable, float | str] = {}  # by nodes of a group
@@ -123,14 +125,14 @@ class GroupSearch:
             is_shared = not has_external_use and len(consumer_groups) > 1
             if not has_external_use and len(consumer_groups) == 1 and self.commit(self.fusion(n, consumer_groups[0])):
                 return
-            if is_shared and self.is_cheap_to_recompute(n) and self.recompute(n, consumer_groups):
+            if is_shared and self.recomputation.is_cheap(n) and self.recompute(n, consumer_groups):
                 return
             if (has_external_use or len(consumer_groups) > 1) and not is_view(n.structure, n):
                 for g in sorted(consumer_groups, key=lambda g: self.order[g.root]):
                     if self.stays_acyclic(n, g) and self.commit(self.fusion(n, g, as_output=True)):
                         return
             again = len(consumer_groups) - 1
-            if is_shared and self.takes_less_than_memory(n, again) and self.recompute(n, consumer_groups):
+            if is_shared and self.recomputation.takes_less_than_memory(n, again) and self.recompute(n, consumer_groups):
                 return
         nodes = [n, *self.initial_cluster(n)]
         group = Group(n, set(nodes), cost=self.standalone_cost(nodes))
@@ -167,7 +169,8 @@ class GroupSearch:
             elif not as_output and self.is_cheaper_as_epilogue(n, g, fused_cost):
                 why, lost = "cheaper as the epilogue of its contraction", 0.0
             elif (
-                fused_cost > TIE * (separate_cost := g.cost + self.standalone_cost([n, *more]))
+                fused_cost > TIE * (g.cost + self.least_cost(n))
+                and fused_cost > TIE * (separate_cost := g.cost + self.standalone_cost([n, *more]))
                 and (more or not is_cheap_index_expr(n))
                 and not self.is_unpacked_constant(n)
             ):
@@ -196,12 +199,12 @@ class GroupSearch:
         if not (chain := self.epilogue_chain(n)):
             return False
         epilogue, bare = self.cost(Group(n, set(chain))), self.cost(Group(chain[1], set(chain[1:])))
-        inside = self.cost(Group(g.root, g.members | set(chain)))
         if isinstance(epilogue, str) or isinstance(bare, str):
             return False
-        if not isinstance(inside, str) and inside <= TIE * (g.cost + epilogue):
+        if not prefers_epilogue(self.context.machine, g.cost + epilogue, fused_cost + bare):
             return False
-        return prefers_epilogue(self.context.machine, g.cost + epilogue, fused_cost + bare)
+        inside = self.cost(Group(g.root, g.members | set(chain)))
+        return isinstance(inside, str) or inside > TIE * (g.cost + epilogue)
 
     def epilogue_chain(self, n: Node) -> list[Node]:
         """Return `n`, single-use elementwise nodes of its shape below it, and the contraction they start from; else []."""
@@ -233,6 +236,11 @@ class GroupSearch:
         cost = self.cost(Group(nodes[0], set(nodes)))
         return 0.0 if isinstance(cost, str) else cost
 
+    def least_cost(self, n: Node) -> float:
+        """Return seconds that a kernel of `n` takes at least, to be launched and to write its result; 0 if there may be no such kernel."""
+        machine, is_plain = self.context.machine, isinstance(n.structure, Elementwise) or is_view(n.structure, n)
+        return machine.launching_seconds(1) + machine.traffic_seconds(hinted_bytes(n)) if is_plain else 0.0
+
     def required_cluster(self, n: Node) -> list[Node]:
         """Return the single-use constant linear maps and views below `n`, which only make sense in its kernel."""
 
@@ -262,8 +270,11 @@ class GroupSearch:
             is_sum = isinstance(m.structure, Reduction) and len(m.operands) < 2
             return m not in self.outputs and (is_sum or isinstance(m.structure, (Elementwise, IndexMap, Generate)))
 
-        inside = {n, *g.members}
-        return exclusive_producers(self.graph, self.order, inside, inside, is_plain)
+        return exclusive_producers(self.graph, self.order, {n, *g.members}, self.own_members(n, g), is_plain)
+
+    def own_members(self, n: Node, g: Group) -> set[Node]:
+        """Return `n`, and the members of `g` that no other group computes as well."""
+        return {n, *(m for m in g.members if len(self.groups_of_node[m]) == 1)}
 
     def elementwise_producers(self, n: Node, g: Group) -> list[Node]:
         """Return views, and elementwise values of as many elements as `n`, that only `n` and `g` use, but for epilogues of contractions.
@@ -276,46 +287,7 @@ class GroupSearch:
             plain = (same or is_view(m.structure, m)) and m not in self.groups_of_node
             return plain and m not in self.outputs and not self.epilogue_chain(m)
 
-        return exclusive_producers(self.graph, self.order, [n], {n, *g.members}, joins) if joins(n) else []
-
-    def is_cheap_to_recompute(self, n: Node) -> bool:
-        """Return True if recomputing `n` in each user reads no more bytes than its result has.
-
-        What is broadcast from cache does not count, unless `n` alone uses the rest: then it is better the epilogue of that.
-        """
-        if is_view(n.structure, n) or is_cheap_index_expr(n):
-            return True
-        if not isinstance(n.structure, (Elementwise, IndexMap)):
-            return not n.operands and not isinstance(n.structure, Reduction)
-        operands = [o for o in n.operands if scalar_value(o) is None]
-        large = self.large_values(operands, n)
-        read = sum(map(hinted_bytes, large if all(map(self.is_stored, large)) else operands))
-        return read <= hinted_bytes(n) and (not isinstance(n.structure, Elementwise) or elementwise_cost(n) <= 2)
-
-    def takes_less_than_memory(self, n: Node, times: int) -> bool:
-        """Return True if computing `n` so often from stored values takes less time than to write it and read it again."""
-
-        def is_inside(m: Node) -> bool:
-            return m is n or (isinstance(m.structure, Elementwise) and not self.is_stored(m))
-
-        reached = [*reachable([n], lambda m: m.operands if is_inside(m) else ())]
-        large = self.large_values([m for m in reached if not is_inside(m) and scalar_value(m) is None], n)
-        if not isinstance(n.structure, Elementwise) or not all(map(self.is_stored, large)):
-            return False
-        machine, size = self.context.machine, hinted_bytes(n)
-        if sum(map(hinted_bytes, large)) > size or size * machine.streamed_output < machine.l3:
-            return False  # it would stay in the last cache
-        operations = times * sum(elementwise_cost(m) for m in reached if is_inside(m)) * (size // n.dtype.bytes)
-        return machine.operation_seconds(operations) <= machine.round_trip_seconds(size)
-
-    def large_values(self, values: Iterable[Node], n: Node) -> list[Node]:
-        """Return the values that are not broadcast from cache where `n` is computed from them."""
-        machine = self.context.machine
-        return [o for o in values if hinted_bytes(o) >= hinted_bytes(n) or hinted_bytes(o) > machine.l1]
-
-    def is_stored(self, n: Node) -> bool:
-        """Return True if `n` is in memory whatever becomes of one of its users."""
-        return isinstance(n.structure, Leaf) or len(self.graph.users[n]) > 1 or n in self.outputs
+        return exclusive_producers(self.graph, self.order, [n], self.own_members(n, g), joins) if joins(n) else []
 
     def is_unpacked_constant(self, n: Node) -> bool:
         """Return True if `n` is computed from constants of fewer bytes: its users unpack them near the core."""
@@ -487,11 +459,6 @@ class GroupSearch:
                 known = tuple(p.with_name(r.name) for p, r in zip(parts or [kernel], results, strict=True))
             self.rebuilt[body or root] = operands, known
         return known
-
-
-def hinted_bytes(n: Node) -> int:
-    """Return the bytes of a value under the size hints, 1 if there are none."""
-    return dim_hint(n.type.nbytes)
 
 
 def uses_online_softmax(kernel: Kernel, context: Context) -> bool:

@@ -117,10 +117,11 @@ class IntegerSlices(GraphPass):
 
     def is_constant_integer(self, m: QuantizedValue) -> bool:
         """Return True for integers of more than `min_bytes` bytes without scale, whose zero point has 8 bits."""
-        if m.scale is not None or not m.codes.dtype.is_integer or static_bytes(m.codes) <= self.min_bytes:
+        if m.scale is not None or not m.codes.dtype.is_integer or not is_known(m.dequantize(f32)):
             return False
         zero_points = np.zeros(1, np.int32) if m.zero_point is None else known_values(m.zero_point)
-        return zero_points is not None and is_known(m.dequantize(f32)) and bool((abs(zero_points) <= MAX_CODE).all())
+        is_large = static_bytes(m.codes) > self.min_bytes
+        return zero_points is not None and is_large and bool((abs(zero_points) <= MAX_CODE).all())
 
     def has_few_columns(self, n: Node, floats: Position) -> bool:
         """Return True if fewer than `min_columns` results of `n` read a float."""

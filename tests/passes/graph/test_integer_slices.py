@@ -69,6 +69,10 @@ UNCHANGED = {
     "a machine without dot products": (product("[[1], [2], [3], [4]]"), ()),
     "groups of several rows": (GROUPS.format(rows=2), SHAPES),
     "integers of 16 bits": (product("[[1], [2], [3], [400]]", "i32"), SHAPES),
+    "integers that are no constants, of a dynamic number of rows": (
+        "graph(size s0 in 1..9 hint 4, %w: u8[s0, 4], %x: f32[4, 1]) { %c = cast %w {dtype=f32}  %y = matmul %c, %x  return %y }",
+        SHAPES,
+    ),
     "terms that fill no word": (product("[[1], [2], [3], [4], [5]]", terms=5), SHAPES),
 }
 
