@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeAlias, Union
@@ -117,11 +117,21 @@ class Program:
 
     def external_params(self, kernel: str) -> frozenset[str]:
         """Return the parameters of a kernel for which every launch passes an input or a constant, or a view of one."""
+        return self._params_among(kernel, {*self.inputs, *self.constants})
+
+    def intermediate_params(self, kernel: str, dying: bool = False) -> frozenset[str]:
+        """Return the parameters for which every launch passes an intermediate, if `dying` one that no later step reads."""
+        last = {self.root_buffer(a): s for s in self.steps for t in walk_steps((s,)) for a in _buffers_used(t)}
+        read_last = {b for b, s in last.items() if isinstance(s, Launch) and s.kernel == kernel}
+        among = read_last if dying else last.keys()
+        return self._params_among(kernel, among - {*self.inputs, *self.constants, *self.outputs})
+
+    def _params_among(self, kernel: str, buffers: Set[str]) -> frozenset[str]:
+        """Return the parameters of a kernel for which every launch passes one of `buffers`, or a view of one."""
         arguments = [step.arguments for step in self.launches if step.kernel == kernel]
         params = self.kernels[kernel].params if arguments else ()
         columns = zip(params, zip(*arguments, strict=True), strict=True)
-        external = {*self.inputs, *self.constants}
-        return frozenset(p.name for p, column in columns if all(self.root_buffer(a) in external for a in column))
+        return frozenset(p.name for p, column in columns if all(self.root_buffer(a) in buffers for a in column))
 
     @cached_property
     def views(self) -> dict[str, View]:

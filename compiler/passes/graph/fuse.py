@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
 from compiler.analysis.exclusive_producers import exclusive_producers, index_producers
+from compiler.analysis.linear_maps import mixes_linear_with_reductions
 from compiler.analysis.operand_reuse import reread_bytes
 from compiler.analysis.placement import concat_offsets, copy_and_fill_kernel
+from compiler.analysis.plain_reductions import is_plain_reduction
 from compiler.analysis.reduction_domains import reads_once
 from compiler.analysis.structural_key import group_key
 from compiler.analysis.windows import adds_overlapping_products
@@ -165,7 +167,7 @@ class GroupSearch:
             if isinstance(fused_cost, str):
                 why, lost = fused_cost, machine.round_trip_seconds(hinted_bytes(n))
             elif not as_output and self.is_cheaper_as_epilogue(n, g, fused_cost):
-                why, lost = "cheaper as the epilogue of its contraction", 0.0
+                why, lost = "cheaper where its operand is computed", 0.0
             elif (
                 fused_cost > TIE * (separate_cost := g.cost + self.standalone_cost([n, *more]))
                 and (more or not is_cheap_index_expr(n))
@@ -192,16 +194,24 @@ class GroupSearch:
         return len(g.members) > limit and sum(not is_view(m.structure, m) for m in g.members) > limit
 
     def is_cheaper_as_epilogue(self, n: Node, g: Group, fused_cost: float) -> bool:
-        """Return True if `n` is cheaper as the epilogue of its contraction than recomputed in `g` without that."""
-        if not (chain := self.epilogue_chain(n)):
+        """Return True if `n` is cheaper where its operand is computed, as the epilogue of a contraction is, than in `g`."""
+        if not (chain := self.shared_operand(n) or self.epilogue_chain(n)):
             return False
-        epilogue, bare = self.cost(Group(n, set(chain))), self.cost(Group(chain[1], set(chain[1:])))
+        stored = [m for m in chain[1:2] if len(self.graph.users[m]) > 1]
+        epilogue, bare = self.cost(Group(n, set(chain), stored)), self.cost(Group(chain[1], set(chain[1:])))
         inside = self.cost(Group(g.root, g.members | set(chain)))
         if isinstance(epilogue, str) or isinstance(bare, str):
             return False
         if not isinstance(inside, str) and inside <= TIE * (g.cost + epilogue):
             return False
         return prefers_epilogue(self.context.machine, g.cost + epilogue, fused_cost + bare)
+
+    def shared_operand(self, n: Node) -> list[Node]:
+        """Return a reduction, its operand that others read too, and elementwise values only that is computed from; else []."""
+        e = n.operands[0] if is_plain_reduction(n) else n
+        if not isinstance(e.structure, Elementwise) or e in self.outputs or len(self.graph.users[e]) < 2 or e is n:
+            return []
+        return [n, e, *self.elementwise_producers(e, Group(e, {e}))]
 
     def epilogue_chain(self, n: Node) -> list[Node]:
         """Return `n`, single-use elementwise nodes of its shape below it, and the contraction they start from; else []."""
@@ -357,9 +367,9 @@ class GroupSearch:
 
     def candidate_cost(self, g: Group, key: Hashable) -> float | str:
         """Return `cost` of a group that is lowered for the first time; its kernel is kept under `key`."""
-        if self.mixes_linear_with_reductions(g):
-            return "a constant linear map and a reduction cannot share one loop nest"
         body, _ = self.body(g)
+        if mixes_linear_with_reductions(body):
+            return "a constant linear map and a reduction cannot share one loop nest"
         try:
             kernel = self.context.lowered_kernels[key] = lower_kernel(body, "candidate", self.context.machine)
         except LoweringError as error:
@@ -370,17 +380,6 @@ class GroupSearch:
         # no guards inside its sums, where that is possible
         split = Delinearize().for_machine(context.machine).run(kernel, context.trial())
         return unscheduled_seconds(split, context.machine, context.reduction_seconds(split), context.matrix_shapes)
-
-    def mixes_linear_with_reductions(self, g: Group) -> bool:
-        """Return True if a constant linear map of the group depends on one of its reductions, or vice versa."""
-        needs: dict[Node, set[type]] = {}
-        for n in sorted(g.members, key=self.order.__getitem__):
-            own = {type(n.structure)} & {ConstantLinear, Reduction}
-            inherited = {k for o in n.operands for k in needs.get(o, ())}
-            if own and inherited - own:
-                return True
-            needs[n] = own | inherited
-        return False
 
     def concat_cost(self, n: Node) -> float:
         """Return the seconds of a concat or pad whose computed operands are written in place."""
