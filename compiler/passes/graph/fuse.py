@@ -41,8 +41,7 @@ from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import constant_sources, is_widened
 from compiler.passes.remark import format_seconds
 from compiler.passes.tile.delinearize import Delinearize
-from compiler.passes.tile.fuse_loops import FuseLoops
-from compiler.passes.tile.online_softmax import OnlineSoftmax
+from compiler.passes.tile.online_softmax import uses_online_softmax
 
 UNFUSED = (Leaf, Opaque, TupleGet, Fused, Composite, Recurrence)
 """Structures of nodes that become no kernel."""
@@ -166,7 +165,7 @@ class GroupSearch:
             fused_cost = self.cost(fused_group)
             if isinstance(fused_cost, str):
                 why, lost = fused_cost, machine.round_trip_seconds(hinted_bytes(n))
-            elif not as_output and self.is_cheaper_as_epilogue(n, g, fused_cost):
+            elif (not as_output or is_larger(n, g.root)) and self.is_cheaper_as_epilogue(n, g, fused_group, fused_cost):
                 why, lost = "cheaper where its operand is computed", 0.0
             elif (
                 fused_cost > TIE * (separate_cost := g.cost + self.standalone_cost([n, *more]))
@@ -193,13 +192,13 @@ class GroupSearch:
         limit = self.options.max_nodes
         return len(g.members) > limit and sum(not is_view(m.structure, m) for m in g.members) > limit
 
-    def is_cheaper_as_epilogue(self, n: Node, g: Group, fused_cost: float) -> bool:
+    def is_cheaper_as_epilogue(self, n: Node, g: Group, fused: Group, fused_cost: float) -> bool:
         """Return True if `n` is cheaper where its operand is computed, as the epilogue of a contraction is, than in `g`."""
         if not (chain := self.shared_operand(n) or self.epilogue_chain(n)):
             return False
         stored = [m for m in chain[1:2] if len(self.graph.users[m]) > 1]
         epilogue, bare = self.cost(Group(n, set(chain), stored)), self.cost(Group(chain[1], set(chain[1:])))
-        inside = self.cost(Group(g.root, g.members | set(chain)))
+        inside = self.cost(replace(fused, members=g.members | set(chain)))
         if isinstance(epilogue, str) or isinstance(bare, str):
             return False
         if not isinstance(inside, str) and inside <= TIE * (g.cost + epilogue):
@@ -416,6 +415,8 @@ class GroupSearch:
         are_apart = in_one_tile and frozenset(sums).isdisjoint(read)
         rows = machine.min_block_rows if in_one_tile else 0
         is_nested = any(adds_contractions(s, rows) for s in tile.walk(kernel.body))
+        if sums and any(is_larger(o, body.outputs[0]) for o in body.outputs[1:]):
+            return "rows of sums would be computed one after another"
         for n in sums if is_nested else sums[:-1]:
             if not are_apart and hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
                 return f"{n.op.name} shrinks its operands: materialized"
@@ -488,12 +489,11 @@ class GroupSearch:
         return known
 
 
+def is_larger(n: Node, root: Node) -> bool:
+    """Return True if a result has more elements than `root`, whose kernel computes a row of it in each iteration."""
+    return dim_hint(n.type.numel) > dim_hint(root.type.numel)
+
+
 def hinted_bytes(n: Node) -> int:
     """Return the bytes of a value under the size hints, 1 if there are none."""
     return dim_hint(n.type.nbytes)
-
-
-def uses_online_softmax(kernel: Kernel, context: Context) -> bool:
-    """Return True if `online-softmax` will block the kernel's rows, so that they share what they reread."""
-    fused, softmax = FuseLoops().run(kernel, context.trial()), OnlineSoftmax().for_machine(context.machine)
-    return softmax.match_row(fused, context.machine) is not None

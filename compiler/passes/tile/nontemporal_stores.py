@@ -23,8 +23,8 @@ class NontemporalStores(TilePass):
 
     A plain store first reads the line it overwrites; a non-temporal one does not, which saves a third of the traffic of
     y = f(x).  Applies to outputs that the kernel does not read, nor overwrites what it reads, of more than 1/`cache_divisor` of the last-level cache:
-    others would be evicted before they are read.  What another kernel reads stays there if as much may lie beside it.  For a
-    dynamic size each call decides.
+    others would be evicted before they are read.  What another kernel reads before the cache is full stays
+    there.  For a dynamic size each call decides.
 
     Results that fill more than `combined_lines` lines part by part at once are cached: each part would go to memory by itself.
     """
@@ -66,10 +66,10 @@ class NontemporalStores(TilePass):
         most = {p.name: machine.l3 // self.cache_divisor for p in ir.params if p.role == "out"}
         if program is None or all(dim_hint(p.type.nbytes) <= most.get(p.name, inf) for p in ir.params):
             return most
-        dying = program.intermediate_params(context.kernel, dying=True)
-        in_place = {out for source, out in aliasable_pairs(ir) if source in dying}
-        most |= dict.fromkeys(program.intermediate_params(context.kernel), int(machine.l3 * machine.kept_share) // 2)
-        return {n: size for n, size in most.items() if n not in in_place}
+        reuse = program.reuse_bytes(context.kernel)
+        in_place = {out for source, out in aliasable_pairs(ir) if reuse.get(source) == 0}
+        stays = {n for n in most if 0 < reuse.get(n, 0) <= machine.l3 * machine.kept_share}
+        return {n: size for n, size in most.items() if n not in in_place | stays}
 
 
 def nontemporal_condition(d: Dim) -> Dim:

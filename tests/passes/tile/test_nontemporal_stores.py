@@ -120,8 +120,8 @@ PROGRAM = """program {{ input %x: f32[1024] buffer %t: f32[1024] output %y: f32[
     ("rest", "l3", "streamed"),
     [
         ("launch @k(%x, %z)", 12288, {"k"}),  # one of its launches writes a result
-        ("", 8192, {"k"}),  # too large to stay; the result overwrites it
-        ("", 12288, set()),  # two would stay
+        ("", 8192, {"k"}),  # %x and %t fill the cache; the result overwrites %t
+        ("", 12288, set()),
         ("launch @m(%t, %z)", 12288, {"l", "m"}),  # the results cannot overwrite what is read later
     ],
 )
