@@ -84,12 +84,7 @@ class StorageBuffer:
         the same element of many copies lies in different sets of a cache.
         """
         size, line = product(self.type.physical_shape), CACHE_LINE_BYTES // self.type.dtype.bytes
-        if (
-            not self.is_local
-            or not isinstance(size, int)
-            or size <= line // 2
-            or self.is_private_to_lanes
-        ):
+        if not self.is_local or not isinstance(size, int) or size <= line // 2 or self.is_private_to_lanes:
             return size
         return (ceildiv(size, line) | 1) * line
 
