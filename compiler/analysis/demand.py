@@ -193,9 +193,11 @@ def is_cheap_index_expr(node: Node, operations: int = 2) -> bool:
     return left >= 0 and bool(sources) and all(from_indices)
 
 
-def solve_demand(graph: Graph, root: Node, index: Position, machine: Machine) -> Demand:
-    """Return the demand of a group after materializing nodes from the last to the first until none is worth it."""
-    demand = Demand(graph, root, index)
+def solve_demand(
+    graph: Graph, root: Node, index: Position, machine: Machine, stored: frozenset[Node] = frozenset()
+) -> Demand:
+    """Return the demand of a group after materializing `stored` nodes, and others from the last to the first until none is worth it."""
+    demand = Demand(graph, root, index, stored)
     while True:
         node = next((n for n in reversed(graph.nodes) if demand.should_materialize(n, machine)), None)
         if node is None:

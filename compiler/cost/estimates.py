@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import prod
 
 from compiler.analysis.accesses import count_divisions
@@ -15,14 +15,17 @@ from compiler.ir.symbolic.index_expr import Dim, evaluate, interval, product, va
 from compiler.ir.tile.contraction import adds_products
 from compiler.ir.tile.kernel import (
     Block,
+    For,
     Kernel,
     Let,
     Local,
+    Param,
     Range,
     Reduce,
     Stmt,
     Store,
     dim_hint,
+    loaded_buffers,
     stmt_body,
     stmt_exprs,
     stmt_ranges,
@@ -101,13 +104,25 @@ def unscheduled_seconds(
     """
     counted = ops_by_statement(kernel, machine, dim_hint, not reduction_seconds, shapes)
     ops = [dim_hint(d) for d in counted]
-    traffic = sum(dim_hint(p.type.nbytes) for p in kernel.params)
+    traffic = sum(dim_hint(p.type.nbytes) * count_passes(kernel, p, machine) for p in kernel.params)
     seconds = machine.operation_seconds(sum(ops)) + machine.traffic_seconds(traffic)
     if seconds >= machine.parallel_seconds:
         nests = (perfect_parallel_nest((s,)) for s in kernel.body)
         idle = [machine.idle_factor(prod(dim_hint(f.range.extent) for f in nest)) for nest in nests]
         seconds *= sum(n * k for n, k in zip(ops, idle, strict=True)) / max(1, sum(ops))
     return max(seconds, reduction_seconds) + machine.launching_seconds(len(kernel.body))
+
+
+def count_passes(kernel: Kernel, p: Param, machine: Machine) -> int:
+    """Return how often a kernel goes through a buffer: for each loop that reads a row, if rows leave the second-level cache."""
+
+    def passes(nest: Sequence[For]) -> int:
+        row_bytes = dim_hint(p.type.nbytes) // max(1, prod(dim_hint(f.range.extent) for f in nest))
+        if not nest or row_bytes <= machine.l2:
+            return 1
+        return max(1, sum(p.name in loaded_buffers((s,)) for s in nest[-1].body if stmt_ranges(s)))
+
+    return max((passes(perfect_parallel_nest((s,))) for s in kernel.body), default=1)
 
 
 def prefers_epilogue(machine: Machine, epilogue: float, operand: float) -> bool:

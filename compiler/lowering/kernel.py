@@ -8,6 +8,7 @@ to a load from a local buffer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from compiler.analysis.demand import solve_demand
@@ -52,6 +53,7 @@ from compiler.ir.tile.kernel import BoundsCheck, Kernel, Local, Param, Range, Re
 from compiler.ir.tile.uses import names_read
 from compiler.ir.types import TensorType, broadcast_index, i64, summand_dtype
 from compiler.lowering.counting_sort import lower_counting_sort
+from compiler.lowering.further_results import further_result, row_results
 from compiler.lowering.loop_nest_builder import LoopNestBuilder
 from compiler.lowering.scan import find_sequential_loop, lower_scan_step, orient_for_scans
 from compiler.lowering.scatter import lower_scatter
@@ -116,21 +118,24 @@ class KernelLowering:
         positions = [map_through_views(chain, with_unrolled_dims(p, index), bounds)[0] for p in domain.points]
         index = positions[0]
         self.demand = solve_demand(self.graph, self.root, index, self.machine)
+        if rows := row_results(self):
+            self.demand = solve_demand(self.graph, self.root, index, self.machine, rows)
         self.sequential_loop = find_sequential_loop(self.demand)
         shared = set(self.demand.shared_loops) - {self.sequential_loop}
         ordered = [r for r in ranges if r.var in shared] + [r for r in ranges if r.var not in shared]
         ordered.sort(key=lambda r: r.var == self.sequential_loop)
-        self.extra_indices = {n: self.extra_output_index(n) for n in self.graph.outputs[1:]}
-        for n, extra in self.extra_indices.items():
-            is_used = [r.var in position_variables(extra) for r in ordered]
+        further = {n: further_result(self, n) for n in self.graph.outputs[1:]}
+        for n, (_, at) in further.items():
+            is_used = [r.var in position_variables(at) for r in ordered]
             if is_used != sorted(is_used, reverse=True):
                 raise LoweringError(f"output {n} is invariant in an outer loop of {self.root}")
 
         def fill() -> None:
             for position in positions:
                 self.store_output(0, self.root, position, self.output_position(target, position))
-            for k, n in enumerate(self.graph.outputs[1:], 1):
-                self.store_output(k, n, self.extra_indices[n], self.extra_indices[n])
+            for k, (n, (loops, at)) in enumerate(further.items(), 1):
+                with self.nest.at_depth(self.nest.defining_depth(position_variables(at))):
+                    self.nest.emit_loops(loops, False, partial(self.store_output, k, n, at, at))
 
         outer, inner = ordered[: len(shared)], ordered[len(shared) :]
         self.nest.emit_loops(outer, True, lambda: self.nest.emit_loops(inner, False, fill))
@@ -170,22 +175,6 @@ class KernelLowering:
         while chain[-1] is not self.root:
             chain.append(chain[-1].operands[0])
         return map_through_views(chain, index, self.nest.bounds)[0]
-
-    def extra_output_index(self, node: Node) -> Position:
-        """Return the element of a further output that one iteration of the root's loops computes."""
-        requests = self.demand.requests.get(node, [])
-        complete = [r.index for r in requests if all(map(self.covers_extent, r.index, node.shape))]
-        if not complete:
-            raise LoweringError(f"output {node} is not indexed by the loops of {self.root}")
-        if len({str(d) for d in complete[0] if not isinstance(d, int)}) < sum(s != 1 for s in node.shape):
-            raise LoweringError(f"output {node} is read at a diagonal")
-        return complete[0]
-
-    def covers_extent(self, d: Dim, extent: Dim) -> bool:
-        """Return True if `d` takes exactly the values 0..`extent`: it is a full loop of the root, or `extent` is 1."""
-        if isinstance(d, int):
-            return extent == 1
-        return str(d) in self.extents and self.extents[str(d)] == extent
 
     def store_output(self, k: int, node: Node, index: Position, position: Position) -> None:
         """Store element `index` of `node` at `position` of output `k`, in the innermost loop that the index uses."""
@@ -423,7 +412,7 @@ class KernelLowering:
         bounds = interval(buffer_type.numel, {})
         fits_stack = bounds is not None and bounds[1] <= self.machine.max_stack_elements
         elements = dim_hint(buffer_type.numel)
-        is_like_result = (node.dtype, node.shape) == (self.root.dtype, self.root.shape)
+        is_like_result = any(node.result_type == n.result_type for n in (self.root, *self.graph.outputs[1:]))
         if is_like_result and not self.has_row_like_result and elements <= self.machine.max_row_elements:
             self.has_row_like_result = True  # its memory can be that of the result
         else:

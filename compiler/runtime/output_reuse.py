@@ -33,10 +33,11 @@ def reusable_outputs(program: Program, pairs: InPlacePairs) -> Iterator[tuple[st
     for k, source, target in in_place_candidates(program, pairs):
         if target not in program.outputs or target in fixed or source in kept or source not in launched:
             continue
-        same_type = program.buffers[source] == program.buffers[target]
+        old, new = program.buffers[source], program.buffers[target]
         is_read_later = any(source in names for names in accesses[k + 1 :])
         is_used_before = any(target in names for names in accesses[:k])
-        if same_type and not is_read_later and not is_used_before and not streams(program, k, target):
+        same_memory = (old.dtype, old.nbytes) == (new.dtype, new.nbytes)
+        if same_memory and not is_read_later and not is_used_before and not streams(program, k, target):
             yield source, target
 
 

@@ -2,7 +2,14 @@
 
 import pytest
 
-from compiler.cost.estimates import count_bytes, count_flops, estimated_ops, symbolic_ops, unscheduled_seconds
+from compiler.cost.estimates import (
+    count_bytes,
+    count_flops,
+    count_passes,
+    estimated_ops,
+    symbolic_ops,
+    unscheduled_seconds,
+)
 from compiler.cost.machine import AVX512, GPU, Machine
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.text.tile_parser import parse_kernel
@@ -86,3 +93,22 @@ def test_each_loop_nest_of_a_gpu_is_launched(machine: Machine, launches: int) ->
       parallel %i in 0..5 { store %x[%i] + 1.0, %y[%i] }
       parallel %j in 0..5 { store %y[%j] + 1.0, %z[%j] } }""")
     assert unscheduled_seconds(kernel, machine) == pytest.approx(launches, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("body", "passes"),
+    [
+        (
+            "%s = reduce add %k in 0..1024 { yield %x[%i, %k] }  for %j in 0..1024 { store %x[%i, %j] / %s, %y[%i, %j] }",
+            2,
+        ),
+        ("for %j in 0..1024 { store %x[%i, %j] + 1.0, %y[%i, %j] }", 1),
+    ],
+)
+def test_long_rows_are_counted_for_each_loop_that_reads_them(body, passes):
+    kernel = parse_kernel(
+        f"kernel @k(in %x: f32[8, 1024], out %y: f32[8, 1024]) {{ parallel %i in 0..8 {{ {body} }} }}"
+    )
+    x, y = kernel.params
+    assert count_passes(kernel, x, Machine(l2=4095)) == passes
+    assert count_passes(kernel, x, Machine(l2=4096)) == count_passes(kernel, y, Machine(l2=4095)) == 1

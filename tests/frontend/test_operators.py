@@ -31,6 +31,10 @@ def bag(mode: str, offsets: list[int], **options: Any) -> Any:
     return lambda w: F.embedding_bag(BAGS, w, torch.tensor(offsets), mode=mode, **options)
 
 
+def equal_bags(mode: str, **options: Any) -> Any:
+    return lambda w: F.embedding_bag(torch.tensor([[3, 0], [4, 4], [1, 2]]), w, mode=mode, **options)
+
+
 ELEMENTS = {
     "fmax": (torch.fmax, values(NAN, 1, NAN, -INF), values(2, NAN, NAN, 3)),
     "fmin": (torch.fmin, values(NAN, 1, NAN, -INF), values(2, NAN, NAN, 3)),
@@ -150,6 +154,12 @@ BAGGED = {
         x(7),
     ),
     "last offset": (bag("sum", [0, 2, 7], include_last_offset=True), x(5, 3)),
+    "equal sums": (equal_bags("sum"), x(5, 3)),
+    "equal means": (equal_bags("mean"), x(5, 3)),
+    "equal maxima": (equal_bags("max"), x(5, 3)),
+    "equal, padding": (equal_bags("mean", padding_idx=4), x(5, 3)),
+    "equal, all padding": (equal_bags("max", padding_idx=4), -x(5, 3)),
+    "equal, weights": (lambda w, s: equal_bags("sum", per_sample_weights=s)(w), x(5, 3), x(3, 2)),
 }
 FAMILIES: dict[str, dict[str, Any]] = {
     "elements": ELEMENTS, "products": PRODUCTS, "windows": WINDOWS, "places": PLACES, "bags": BAGGED,

@@ -42,6 +42,21 @@ def test_a_chain_is_computed_in_the_output() -> None:
     assert steps_after(text) == ["launch @double(%x, %y)", "launch @double(%y, %y)", "launch @add(%y, %x, %y)"]
 
 
+def test_intermediates_of_another_shape() -> None:
+    """Rows are stored where the flat result will lie."""
+    kernels = """
+      kernel @rows(in %a: f32[64], out %b: f32[8, 8]) {
+        for %i in 0..8 { for %j in 0..8 { store %a[%i*8 + %j] * 2.0, %b[%i, %j] } } }
+      kernel @flat(in %a: f32[8, 8], out %b: f32[64]) {
+        for %i in 0..8 { for %j in 0..8 { store %a[%i, %j] * 2.0, %b[%i*8 + %j] } } }"""
+    text = f"""program {{ input %x: f32[64] output %y: f32[64] buffer %t: f32[8, 8] {kernels}
+      launch @rows(%x, %t) launch @flat(%t, %y) }}"""
+    assert steps_after(text) == ["launch @rows(%x, %y)", "launch @flat(%y, %y)"]
+    x = torch.arange(64.0)
+    (y,) = CPUExecutable(parse_program(text), host_target())([x])
+    assert torch.equal(y, 4 * x)
+
+
 @pytest.mark.parametrize(
     "steps",
     [

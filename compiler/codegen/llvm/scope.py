@@ -17,7 +17,7 @@ from compiler.cost.machine import CACHE_LINE_BYTES
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_interleaved
 from compiler.ir.scalar import Expr
 from compiler.ir.symbolic.affine import coefficient, stride
-from compiler.ir.symbolic.index_expr import Dim, ceildiv, product, substitute, var, variables
+from compiler.ir.symbolic.index_expr import Dim, product, substitute, var, variables
 from compiler.ir.tile.kernel import Range
 from compiler.ir.types import DType, TensorType
 
@@ -86,7 +86,7 @@ class StorageBuffer:
         size, line = product(self.type.physical_shape), CACHE_LINE_BYTES // self.type.dtype.bytes
         if not self.is_local or not isinstance(size, int) or size <= line // 2 or self.is_private_to_lanes:
             return size
-        return (ceildiv(size, line) | 1) * line
+        return (-(-size // line) | 1) * line
 
     def ends_in_padding(self, offset: Dim, lane: Axis | None, coord: Coord) -> bool:
         """Return True if the register at `coord`, from `offset` on, has the last elements of a copy, and for the rest padding.

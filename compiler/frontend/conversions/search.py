@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from compiler.analysis.index_elements import index_element
 from compiler.frontend.conversions.reductions import vector_norm
 from compiler.frontend.conversions.views import expand, view
 from compiler.frontend.promotion import TensorOrNumber, as_float, as_node, common_dtype
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph.node import Node, constant_node
+from compiler.ir.symbolic.index_expr import Dim, var
 from compiler.ir.types import i32, i64
 
 MAX_BOUNDARIES = 256
@@ -90,23 +92,48 @@ def embedding_bag(
     """Reduce the table rows of each bag by sum, mean or maximum; `offsets` holds the first index of each bag."""
     bags, count = offsets.shape[0] - (1 if include_last_offset else 0), indices.shape[0]
     starts = ops.as_dtype(ops.slice_(offsets, dim=0, start=0, size=bags), i64)
-    begins = ops.scatter(ops.full((count + 1,), 0, i64), starts, ops.full((bags,), 1, i64), dim=0, reduce="add")
-    bag = ops.sub(ops.cumsum(ops.slice_(begins, dim=0, start=0, size=count), dim=0), 1)
-    valid = ops.ne(indices, padding_idx)
-    sizes = ops.scatter(ops.full((bags,), 0, i64), bag, ops.as_dtype(valid, i64), dim=0, reduce="add")
+    length = equal_length(starts, count)
+    bag = bag_of_each_index(starts, count) if length is None else None
+
+    def of_bags(x: Node, reduce: str) -> Node:
+        """Combine the elements, or rows, of each bag."""
+        if bag is None:
+            parts = ops.reshape(x, shape=(bags, length, *x.shape[1:]))
+            return (ops.amax if reduce == "max" else ops.sum_)(parts, dims=(1,))
+        initial = ops.full((bags, *x.shape[1:]), float("-inf") if reduce == "max" else 0, x.dtype)
+        ids = bag if x.type.rank == 1 else expand(ops.unsqueeze(bag, 1), x.shape)
+        return ops.scatter(initial, ids, x, dim=0, reduce=reduce)
+
     rows = ops.take(weight, indices, dim=0)
     rows = rows if per_sample_weights is None else ops.mul(rows, ops.unsqueeze(per_sample_weights, 1))
-    lowest = float("-inf") if mode == MAX_MODE else 0.0
-    rows = ops.where(ops.unsqueeze(valid, 1), rows, lowest)
-    initial = ops.full((bags, weight.shape[1]), lowest, weight.dtype)
-    bag_ids = expand(ops.unsqueeze(bag, 1), rows.shape)
-    y = ops.scatter(initial, bag_ids, rows, dim=0, reduce="max" if mode == MAX_MODE else "add")
-    sizes = ops.unsqueeze(sizes, 1)
+    valid = ops.ne(indices, padding_idx)
+    if padding_idx >= 0:
+        rows = ops.where(ops.unsqueeze(valid, 1), rows, float("-inf") if mode == MAX_MODE else 0.0)
+    y = of_bags(rows, "max" if mode == MAX_MODE else "add")
+    if padding_idx < 0 and length is not None:
+        return (ops.div(y, as_node(length, y.dtype)) if mode == MEAN_MODE else y), None, None, None
+    sizes = ops.unsqueeze(of_bags(ops.as_dtype(valid, i64), "add"), 1)
     if mode == MEAN_MODE:
         y = ops.div(y, ops.as_dtype(ops.maximum(sizes, 1), y.dtype))
     if mode == MAX_MODE:
         y = ops.where(ops.eq(sizes, 0), 0.0, y)
     return y, None, None, None
+
+
+def equal_length(starts: Node, count: Dim) -> Dim | None:
+    """Return the length of each bag if all have the same, which the first indices and the number of indices tell; else None."""
+    bag = var("i0")
+    first, second = (index_element(starts, (d,)) for d in (bag, bag + 1))
+    length = None if first is None or second is None else second - first
+    has_same = length is not None and length != 0 and first == bag * length and starts.shape[0] * length == count
+    return length if has_same else None
+
+
+def bag_of_each_index(starts: Node, count: Dim) -> Node:
+    """Return the number of the bag that each of `count` indices is in."""
+    ones = ops.full(starts.shape, 1, i64)
+    begins = ops.scatter(ops.full((count + 1,), 0, i64), starts, ones, dim=0, reduce="add")
+    return ops.sub(ops.cumsum(ops.slice_(begins, dim=0, start=0, size=count), dim=0), 1)
 
 
 @converts("aten.embedding_bag.padding_idx")

@@ -10,7 +10,7 @@ the output, not after that store, and no element is stored twice:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from compiler.ir.scalar import Expr, Load, Ref
@@ -80,7 +80,7 @@ class _StoreSite:
 
 
 def _has_same_storage(a: TensorType, b: TensorType) -> bool:
-    return (a.shape, a.layout, a.dtype.bytes) == (b.shape, b.layout, b.dtype.bytes)
+    return (a.nbytes, a.dtype.bytes) == (b.nbytes, b.dtype.bytes)
 
 
 def _store_sites(block: Block, out: str, loops: tuple[Range, ...]) -> Iterator[_StoreSite]:
@@ -92,8 +92,23 @@ def _store_sites(block: Block, out: str, loops: tuple[Range, ...]) -> Iterator[_
 
 def _stores_once(sites: tuple[_StoreSite, ...], type: TensorType) -> bool:
     """Return True if no element is stored twice, by one store or by two."""
+    sites = _with_parts_joined(sites)
     disjoint = all(_are_disjoint(a, b) for k, a in enumerate(sites) for b in sites[:k])
     return bool(sites) and disjoint and all(_is_injective(s, type) for s in sites)
+
+
+def _with_parts_joined(sites: tuple[_StoreSite, ...]) -> tuple[_StoreSite, ...]:
+    """Return the sites with one in place of two whose innermost loop goes on where that of the other ends."""
+    joined: list[_StoreSite] = []
+    for site in sites:
+        last = joined[-1] if joined else site
+        if last is not site and last.loops and site.loops and last.store.index == site.store.index:
+            (*outer, first), (*others, second) = last.loops, site.loops
+            if outer == others and first.var == second.var and first.hi == second.lo:
+                joined[-1] = replace(last, loops=(*outer, first.with_(hi=second.hi)))
+                continue
+        joined.append(site)
+    return tuple(joined)
 
 
 def _is_injective(site: _StoreSite, type: TensorType) -> bool:
@@ -125,11 +140,12 @@ def _are_disjoint(a: _StoreSite, b: _StoreSite) -> bool:
 
 
 def _reads_only_at_stores(kernel: Kernel, source: str, sites: tuple[_StoreSite, ...]) -> bool:
-    """Return True if every load of `source` is in the block of a store, reads its element, and is not used after it."""
-    matched = 0
+    """Return True if every load of `source` is in the block of a store, reads its element's memory, and is not used after it."""
+    matched, types = 0, {p.name: p.type for p in kernel.params}
     for site in sites:
         block_loads = [e for s in site.block for v in _own_exprs(s) for e in _loads_of(v, source)]
-        if any(e.index != site.store.index for e in block_loads) or _is_used_after(site, source):
+        stored, read = types[site.store.buffer].offset(site.store.index), types[source]
+        if any(read.offset(e.index) != stored for e in block_loads) or _is_used_after(site, source):
             return False
         matched += len(block_loads)
     return matched == sum(1 for s in walk(kernel.body) for v in stmt_exprs(s) for _ in _loads_of(v, source))

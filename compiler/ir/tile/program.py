@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from typing import Any, ClassVar, TypeAlias, Union
 
 from compiler.ir.symbolic.index_expr import Dim
@@ -122,6 +123,22 @@ class Program:
         columns = zip(params, zip(*arguments, strict=True), strict=True)
         external = {*self.inputs, *self.constants}
         return frozenset(p.name for p, column in columns if all(self.root_buffer(a) in external for a in column))
+
+    def reuse_bytes(self, kernel: str) -> dict[str, float]:
+        """Return the most bytes that steps touch from a launch of a kernel on until another one reads each argument, by parameter.
+
+        0 if none does; infinite for what inputs, constants and outputs are passed for, and if the launch is in a loop.
+        """
+        touched = [{self.root_buffer(b) for t in walk_steps((s,)) for b in _buffers_used(t)} for s in self.steps]
+        external, found = {*self.inputs, *self.constants, *self.outputs}, dict[str, float]()
+        for k, s in enumerate(self.steps):
+            for launch in (t for t in walk_steps((s,)) if isinstance(t, Launch) and t.kernel == kernel):
+                for p, b in zip(self.kernels[kernel].params, map(self.root_buffer, launch.arguments), strict=True):
+                    later = next((j for j in range(k + 1, len(touched)) if b in touched[j]), k)
+                    size = sum(dim_hint(self.buffers[t].nbytes) for t in set[str]().union(*touched[k:later]))
+                    distance = inf if b in external or launch is not s else size
+                    found[p.name] = max(found.get(p.name, 0), distance)
+        return found
 
     @cached_property
     def views(self) -> dict[str, View]:

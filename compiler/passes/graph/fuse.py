@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from compiler.analysis.demand import is_cheap_index_expr
 from compiler.analysis.exclusive_producers import exclusive_producers, index_producers
+from compiler.analysis.linear_maps import mixes_linear_with_reductions
 from compiler.analysis.operand_reuse import reread_bytes
 from compiler.analysis.placement import concat_offsets, copy_and_fill_kernel
+from compiler.analysis.plain_reductions import is_plain_reduction
 from compiler.analysis.recomputation import Recomputation, hinted_bytes
 from compiler.analysis.reduction_domains import reads_once
 from compiler.analysis.structural_key import group_key
@@ -34,14 +36,13 @@ from compiler.ir.graph.structure import (
 )
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import adds_contractions
-from compiler.ir.tile.kernel import Kernel, Local
+from compiler.ir.tile.kernel import Kernel, Local, dim_hint
 from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import constant_sources, is_widened
 from compiler.passes.remark import format_seconds
 from compiler.passes.tile.delinearize import Delinearize
-from compiler.passes.tile.fuse_loops import FuseLoops
-from compiler.passes.tile.online_softmax import OnlineSoftmax
+from compiler.passes.tile.online_softmax import uses_online_softmax
 
 UNFUSED = (Leaf, Opaque, TupleGet, Fused, Composite, Recurrence)
 """Structures of nodes that become no kernel."""
@@ -166,8 +167,8 @@ class GroupSearch:
             fused_cost = self.cost(fused_group)
             if isinstance(fused_cost, str):
                 why, lost = fused_cost, machine.round_trip_seconds(hinted_bytes(n))
-            elif not as_output and self.is_cheaper_as_epilogue(n, g, fused_cost):
-                why, lost = "cheaper as the epilogue of its contraction", 0.0
+            elif (not as_output or is_larger(n, g.root)) and self.is_cheaper_as_epilogue(n, g, fused_group, fused_cost):
+                why, lost = "cheaper where its operand is computed", 0.0
             elif (
                 fused_cost > TIE * (g.cost + self.least_cost(n))
                 and fused_cost > TIE * (separate_cost := g.cost + self.standalone_cost([n, *more]))
@@ -194,17 +195,25 @@ class GroupSearch:
         limit = self.options.max_nodes
         return len(g.members) > limit and sum(not is_view(m.structure, m) for m in g.members) > limit
 
-    def is_cheaper_as_epilogue(self, n: Node, g: Group, fused_cost: float) -> bool:
-        """Return True if `n` is cheaper as the epilogue of its contraction than recomputed in `g` without that."""
-        if not (chain := self.epilogue_chain(n)):
+    def is_cheaper_as_epilogue(self, n: Node, g: Group, fused: Group, fused_cost: float) -> bool:
+        """Return True if `n` is cheaper where its operand is computed, as the epilogue of a contraction is, than in `g`."""
+        if not (chain := self.shared_operand(n) or self.epilogue_chain(n)):
             return False
-        epilogue, bare = self.cost(Group(n, set(chain))), self.cost(Group(chain[1], set(chain[1:])))
+        stored = [m for m in chain[1:2] if len(self.graph.users[m]) > 1]
+        epilogue, bare = self.cost(Group(n, set(chain), stored)), self.cost(Group(chain[1], set(chain[1:])))
         if isinstance(epilogue, str) or isinstance(bare, str):
             return False
         if not prefers_epilogue(self.context.machine, g.cost + epilogue, fused_cost + bare):
             return False
-        inside = self.cost(Group(g.root, g.members | set(chain)))
+        inside = self.cost(replace(fused, members=g.members | set(chain)))
         return isinstance(inside, str) or inside > TIE * (g.cost + epilogue)
+
+    def shared_operand(self, n: Node) -> list[Node]:
+        """Return a reduction, its operand that others read too, and elementwise values only that is computed from; else []."""
+        e = n.operands[0] if is_plain_reduction(n) else n
+        if not isinstance(e.structure, Elementwise) or e in self.outputs or len(self.graph.users[e]) < 2 or e is n:
+            return []
+        return [n, e, *self.elementwise_producers(e, Group(e, {e}))]
 
     def epilogue_chain(self, n: Node) -> list[Node]:
         """Return `n`, single-use elementwise nodes of its shape below it, and the contraction they start from; else []."""
@@ -274,7 +283,7 @@ class GroupSearch:
 
     def own_members(self, n: Node, g: Group) -> set[Node]:
         """Return `n`, and the members of `g` that no other group computes as well."""
-        return {n, *(m for m in g.members if len(self.groups_of_node[m]) == 1)}
+        return {n, *(m for m in g.members if len(self.groups_of_node.get(m, ())) < 2)}
 
     def elementwise_producers(self, n: Node, g: Group) -> list[Node]:
         """Return views, and elementwise values of as many elements as `n`, that only `n` and `g` use, but for epilogues of contractions.
@@ -329,9 +338,9 @@ class GroupSearch:
 
     def candidate_cost(self, g: Group, key: Hashable) -> float | str:
         """Return `cost` of a group that is lowered for the first time; its kernel is kept under `key`."""
-        if self.mixes_linear_with_reductions(g):
-            return "a constant linear map and a reduction cannot share one loop nest"
         body, _ = self.body(g)
+        if mixes_linear_with_reductions(body):
+            return "a constant linear map and a reduction cannot share one loop nest"
         try:
             kernel = self.context.lowered_kernels[key] = lower_kernel(body, "candidate", self.context.machine)
         except LoweringError as error:
@@ -342,17 +351,6 @@ class GroupSearch:
         # no guards inside its sums, where that is possible
         split = Delinearize().for_machine(context.machine).run(kernel, context.trial())
         return unscheduled_seconds(split, context.machine, context.reduction_seconds(split), context.matrix_shapes)
-
-    def mixes_linear_with_reductions(self, g: Group) -> bool:
-        """Return True if a constant linear map of the group depends on one of its reductions, or vice versa."""
-        needs: dict[Node, set[type]] = {}
-        for n in sorted(g.members, key=self.order.__getitem__):
-            own = {type(n.structure)} & {ConstantLinear, Reduction}
-            inherited = {k for o in n.operands for k in needs.get(o, ())}
-            if own and inherited - own:
-                return True
-            needs[n] = own | inherited
-        return False
 
     def concat_cost(self, n: Node) -> float:
         """Return the seconds of a concat or pad whose computed operands are written in place."""
@@ -389,6 +387,8 @@ class GroupSearch:
         are_apart = in_one_tile and frozenset(sums).isdisjoint(read)
         rows = machine.min_block_rows if in_one_tile else 0
         is_nested = any(adds_contractions(s, rows) for s in tile.walk(kernel.body))
+        if sums and any(is_larger(o, body.outputs[0]) for o in body.outputs[1:]):
+            return "rows of sums would be computed one after another"
         for n in sums if is_nested else sums[:-1]:
             if not are_apart and hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
                 return f"{n.op.name} shrinks its operands: materialized"
@@ -461,7 +461,6 @@ class GroupSearch:
         return known
 
 
-def uses_online_softmax(kernel: Kernel, context: Context) -> bool:
-    """Return True if `online-softmax` will block the kernel's rows, so that they share what they reread."""
-    fused, softmax = FuseLoops().run(kernel, context.trial()), OnlineSoftmax().for_machine(context.machine)
-    return softmax.match_row(fused, context.machine) is not None
+def is_larger(n: Node, root: Node) -> bool:
+    """Return True if a result has more elements than `root`, whose kernel computes a row of it in each iteration."""
+    return dim_hint(n.type.numel) > dim_hint(root.type.numel)

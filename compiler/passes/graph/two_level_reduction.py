@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from compiler.analysis.plain_reductions import reduced_dims
 from compiler.cost.issue import operation_cost
@@ -12,9 +12,11 @@ from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Elementwise, Reduction
+from compiler.ir.graph.structure import Elementwise, Reduction, primitive_of
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.two_level_scan import reduce_op
+
+EXPONENTIALS = ("exp", "exp_ftz")
 
 
 @register
@@ -24,9 +26,13 @@ class TwoLevelReduction(GraphPass):
 
     %y = sum %x {dims=[1]}   ->   %b = reshape %x   %p = sum %b {dims=[2]}   %y = sum %p {dims=[1]}       %x: f32[1, 200000], %b: f32[1, 100, 2000]
 
+    Exponentials of differences from the maximum of a row are computed from the maximum of their block, while that is in cache,
+    and their sums and quotients scaled (Milakov and Gimelshein, 2018): see `two_level_exponentials`.
+
     Blocks are equal slices of the outermost reduced dimension, at least `steps_per_thread` for each thread, and fit half of
     the first-level cache where it has such a divisor, but are at most `max_excess` times more than that takes.  Applies
-    where threads would idle for longer than a second kernel takes, and than rows take to be read again that one kernel keeps in cache.
+    where threads would idle for longer than a second kernel takes, and than rows take to be read again that one kernel keeps in cache;
+    and where exponentials would read rows again that no kernel keeps.
     """
 
     name = "two-level-reduction"
@@ -35,12 +41,21 @@ class TwoLevelReduction(GraphPass):
     max_excess: int = 8
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        found = ((n, self.blocks(ir, n, context.machine)) for n in ir.nodes)
+        maxima = {n: m for n in ir.nodes if (m := maximum_of_exponentials(n)) is not None}
+        waiting = {*maxima, *maxima.values()}
+        found = ((n, self.blocks(ir, n, context.machine, n in waiting)) for n in ir.nodes)
         chosen = {n: b for n, b in found if b and context.may_apply(self, f"reduced in {b} blocks, then these", n)}
-        return ir.replace_nodes({n: two_level_reduction(n, b).with_name(n.name) for n, b in chosen.items()})
+        new = {n: two_level_reduction(n, b) for n, b in chosen.items()}
+        for n, count in chosen.items():
+            if maxima.get(n) in chosen:
+                new |= two_level_exponentials(ir, n, count)
+        return ir.replace_nodes({n: m.with_name(n.name) for n, m in new.items()})
 
-    def blocks(self, ir: Graph, n: Node, machine: Machine) -> int:
-        """Return the number of blocks of each row of `n`, or 0 to leave it as it is."""
+    def blocks(self, ir: Graph, n: Node, machine: Machine, is_waiting: bool = False) -> int:
+        """Return the number of blocks of each row of `n`, or 0 to leave it as it is.
+
+        A maximum is read before exponentials of the same row, and their sum is waiting.
+        """
         dims = reduced_dims(n)
         if not dims or n.dtype.is_reduced_float or not n.type.is_static or not n.operands[0].type.is_static:
             return 0
@@ -57,12 +72,11 @@ class TwoLevelReduction(GraphPass):
         counts = [b for b in range(max(2, steps), most + 1) if outer % b == 0]
         count = next((b for b in counts if b >= fitting), max(counts, default=0))
         idle = seconds * (machine.idle_factor(rows) - 1)
-        again = (
-            machine.traffic_seconds(prod(x.type.static_shape()) * x.dtype.bytes)
-            if row_bytes <= machine.l1 and is_read_again(ir, x)
-            else 0.0
-        )
-        return count if idle > again + machine.round_trip_seconds(rows * count * n.dtype.bytes) else 0
+        size = prod(x.type.static_shape()) * x.dtype.bytes
+        again = machine.traffic_seconds(size) if row_bytes <= machine.l1 and is_read_again(ir, x) else 0.0
+        is_reread = is_waiting and row_bytes // x.dtype.bytes > machine.max_row_elements
+        saved = machine.seconds(size / machine.bytes_per_cycle(size)) if is_reread else 0.0
+        return count if idle + saved > again + machine.round_trip_seconds(rows * count * n.dtype.bytes) else 0
 
 
 def is_read_again(graph: Graph, x: Node) -> bool:
@@ -74,12 +88,82 @@ def is_read_again(graph: Graph, x: Node) -> bool:
     return any(len(graph.users[n]) > 1 for n in reachable([x], operands))
 
 
+def in_blocks(x: Node, dims: Sequence[int], count: int) -> Node:
+    """Return `x` with the first of `dims` split into blocks and their elements, or with another dimension of 1 if it is one."""
+    first = dims[0]
+    size = (count, x.shape[first] // count) if x.shape[first] != 1 else (1, 1)
+    return ops.reshape(x, shape=(*x.shape[:first], *size, *x.shape[first + 1 :]))
+
+
+def in_each_block(n: Node, blocks: Node) -> Node:
+    """Build reduction `n` of each of `blocks`."""
+    assert isinstance(n.structure, Reduction)
+    dims = tuple(d + 1 for d in reduced_dims(n))
+    return reduce_op(n.structure.combine, n.dtype)(blocks, dims=dims, keepdim=True)
+
+
+def of_all_blocks(n: Node, partial: Node) -> Node:
+    """Build reduction `n` from the results of its blocks."""
+    assert isinstance(n.structure, Reduction)
+    dims = (reduced_dims(n)[0], *(d + 1 for d in reduced_dims(n)))
+    return ops.reshape(reduce_op(n.structure.combine, n.dtype)(partial, dims=dims, keepdim=True), shape=n.shape)
+
+
 def two_level_reduction(n: Node, count: int) -> Node:
     """Build reduction `n` from reductions of `count` blocks of its outermost reduced dimension, and of their results."""
-    assert isinstance(n.structure, Reduction)
-    (x,), dims, reduce = n.operands, reduced_dims(n), reduce_op(n.structure.combine, n.dtype)
-    first, *others = dims
-    blocks = ops.reshape(x, shape=(*x.shape[:first], count, x.shape[first] // count, *x.shape[first + 1 :]))
-    partial = reduce(blocks, dims=(first + 1, *(d + 1 for d in others)), keepdim=True)
-    total = reduce(partial, dims=(first, first + 1, *(d + 1 for d in others)), keepdim=True)
-    return ops.reshape(total, shape=n.shape)
+    return of_all_blocks(n, in_each_block(n, in_blocks(n.operands[0], reduced_dims(n), count)))
+
+
+def maximum_of_exponentials(n: Node) -> Node | None:
+    """Return the maximum of %x that %t depends on, where `n` adds exp(%x - %t) and %t is the same in all of a row; None for others."""
+    s, dims = n.structure, reduced_dims(n)
+    (e, *_) = (*n.operands, n)
+    if not dims or not isinstance(s, Reduction) or s.combine != "add" or primitive_of(e) not in EXPONENTIALS:
+        return None
+    (d,) = e.operands
+    if primitive_of(d) != "sub" or d.operands[0].shape != e.shape or not is_same_in_rows(d.operands[1], e, dims):
+        return None
+    x, shift = d.operands
+
+    def is_maximum(m: Node) -> bool:
+        is_max = isinstance(m.structure, Reduction) and m.structure.combine == "max"
+        return is_max and m.operands == (x,) and tuple(reduced_dims(m)) == tuple(dims)
+
+    return next(filter(is_maximum, reachable([shift], lambda m: () if is_maximum(m) else m.operands)), None)
+
+
+def is_same_in_rows(y: Node, x: Node, dims: Sequence[int]) -> bool:
+    """Return True if `y` has the rank of `x`, and one element in each of `dims`."""
+    return y.type.rank == x.type.rank and all(y.shape[d] == 1 for d in dims)
+
+
+def two_level_exponentials(graph: Graph, n: Node, count: int) -> dict[Node, Node]:
+    """Build the sum `n` of exponentials, these, and their quotients, from exponentials that wait for the maximum of their block only.
+
+    %e = exp (%x - %t)   %s = sum %e   %y = div %e, %s
+      ->
+    %b = reshape %x   %m = amax %b   %p = exp (%b - %m)   %f = exp (%m - %t)   %s = sum (mul (sum %p), %f)   %y = mul %p, (div %f, %s)
+
+    %m is 0 where the maximum is infinite, and so are its products with %f what %e was.
+    """
+    (e,), dims = n.operands, reduced_dims(n)
+    x, shift = e.operands[0].operands
+    blocks = in_blocks(x, dims, count)
+    largest = ops.amax(blocks, dims=tuple(d + 1 for d in dims), keepdim=True)
+    power = e.op(ops.sub(blocks, ops.where(ops.isinf(largest), 0, largest)), loc=e.loc)
+    bounded = ops.where(ops.eq(largest, inf), 0, largest)
+    factor = e.op(ops.sub(bounded, in_blocks(shift, dims, count)), loc=e.loc)
+
+    def scaled(by: Node) -> Node:
+        return ops.reshape(ops.mul(power, by), shape=e.shape)
+
+    quotients = (
+        u
+        for u in graph.users[e]
+        if primitive_of(u) == "div" and u.operands[0] is e and is_same_in_rows(u.operands[1], e, dims)
+    )
+    return {
+        n: of_all_blocks(n, ops.mul(in_each_block(n, power), factor)),
+        e: scaled(factor),
+        **{u: scaled(ops.div(factor, in_blocks(u.operands[1], dims, count))) for u in quotients},
+    }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from compiler.cost.tile_strides import TileStrides
 from compiler.cost.write_combining import uncombined_buffers
 from compiler.ir.symbolic.index_expr import Dim, interval
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.inplace import aliasable_pairs
 from compiler.ir.tile.kernel import Block, Kernel, Stmt, Store, dim_hint
 from compiler.passes.base import Context, TilePass, from_machine, register
 
@@ -20,8 +22,9 @@ class NontemporalStores(TilePass):
     store v, %y[%i]  ->  store v, %y[%i] nontemporal
 
     A plain store first reads the line it overwrites; a non-temporal one does not, which saves a third of the traffic of
-    y = f(x).  Applies to outputs that the kernel does not read, of more than 1/`cache_divisor` of the last-level cache:
-    others would be evicted before they are read.  For a dynamic size each call decides.
+    y = f(x).  Applies to outputs that the kernel does not read, nor overwrites what it reads, of more than 1/`cache_divisor` of the last-level cache:
+    others would be evicted before they are read.  What another kernel reads before the cache is full stays
+    there.  For a dynamic size each call decides.
 
     Results that fill more than `combined_lines` lines part by part at once are cached: each part would go to memory by itself.
     """
@@ -32,11 +35,14 @@ class NontemporalStores(TilePass):
     combined_lines: int = from_machine("combined_lines")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        max_bytes = context.machine.l3 // self.cache_divisor
+        max_bytes = self.max_bytes(ir, context)
+        sizes = {p.name: p.type.nbytes for p in ir.params if p.role == "out"}
+        sizes = {n: size for n, size in sizes.items() if dim_hint(size) > max_bytes.get(n, inf)}
+        if not sizes:
+            return ir
         accesses = context.accesses(ir)
         read = {a.buffer for a in accesses.all if not a.is_store}
-        sizes = {p.name: p.type.nbytes for p in ir.params if p.role == "out" and p.name not in read}
-        large = {n: nontemporal_condition(size - max_bytes) for n, size in sizes.items() if dim_hint(size) > max_bytes}
+        large = {n: nontemporal_condition(size - max_bytes[n]) for n, size in sizes.items() if n not in read}
         when = {n: "" if isinstance(s, int) else " if large" for n, s in large.items()}
         stores = [a for a in accesses.all if a.is_store and a.buffer in large]
         for name in sorted(uncombined_buffers(TileStrides(accesses), stores, self.combined_lines)):
@@ -53,6 +59,17 @@ class NontemporalStores(TilePass):
 
         context.propose(self, None)
         return ir.with_body(tile.expand_stmts(ir.body, rule))
+
+    def max_bytes(self, ir: Kernel, context: Context) -> dict[str, int]:
+        """Return the size from which on each output is stored past the caches, for those that may be."""
+        machine, program = context.machine, context.program
+        most = {p.name: machine.l3 // self.cache_divisor for p in ir.params if p.role == "out"}
+        if program is None or all(dim_hint(p.type.nbytes) <= most.get(p.name, inf) for p in ir.params):
+            return most
+        reuse = program.reuse_bytes(context.kernel)
+        in_place = {out for source, out in aliasable_pairs(ir) if reuse.get(source) == 0}
+        stays = {n for n in most if 0 < reuse.get(n, 0) <= machine.l3 * machine.kept_share}
+        return {n: size for n, size in most.items() if n not in in_place | stays}
 
 
 def nontemporal_condition(d: Dim) -> Dim:

@@ -31,6 +31,7 @@ from compiler.ir.tile.substitution import NameSupply, with_unique_names
 from compiler.ir.tile.uses import used_names
 from compiler.ir.types import DType, TensorType
 from compiler.passes.base import Context, TilePass, from_machine, register
+from compiler.passes.tile.fuse_loops import FuseLoops
 from compiler.transforms.split import strip_mine_to_end
 
 LN_2 = log(2)
@@ -311,3 +312,9 @@ class OnlineSoftmaxBuilder:
 
     def store_state(self, buffer: str, value: Expr, *at: Dim) -> Store:
         return Store(buffer, (self.row_index, *at), value)
+
+
+def uses_online_softmax(kernel: Kernel, context: Context) -> bool:
+    """Return True if `online-softmax` will block the kernel's rows, so that they share what they reread."""
+    fused, softmax = FuseLoops().run(kernel, context.trial()), OnlineSoftmax().for_machine(context.machine)
+    return softmax.match_row(fused, context.machine) is not None

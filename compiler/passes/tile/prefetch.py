@@ -168,7 +168,7 @@ class Prefetch(TilePass):
         requests: PrefetchRequests = {}
         for a in row_accesses:
             source = a.loops[-1]
-            first = next((k for k, s in enumerate(loops) if source in tile.stmt_ranges(s)), None)
+            first = next((k for k, s in enumerate(loops) if tile.stmt_ranges(s) == (source,)), None)
             if first is None or first + 1 >= len(loops):
                 continue
             target = loops[first + 1]

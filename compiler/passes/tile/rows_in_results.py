@@ -28,27 +28,32 @@ class RowsInResults(TilePass):
     ->
     for %i {                       for %k { store exp(%x[%i, %k]), %y[%i, %k] }     for %k { store %y[%i, %k] * 2.0, %y[%i, %k] } }
 
-    The caches then hold one row less.  Results that are stored past the caches keep the row that they are computed from.
+    The caches then hold one row less.  A row of any size that is a result itself is not copied there.  Results that are
+    stored past the caches keep the row that they are computed from.
     """
 
     name = "rows-in-results"
     exact = True
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        for loop, local in local_rows(ir.body, context.machine.l1):
+        for loop, local in local_rows(ir.body):
+            is_long = tile.dim_hint(local.type.nbytes) > context.machine.l1
             for out in (p for p in ir.params if p.role == "out" and p.type.dtype == local.type.dtype):
-                new = with_row_in_result(ir, loop, local, out)
-                if new is not None and context.may_apply(self, f"%{local.buffer} is computed in %{out.name}"):
-                    ir = new
+                if (new := with_row_in_result(ir, loop, local, out)) is None:
+                    continue
+                body = without_idle_stores(new.body, out.name)
+                pays = is_long or body is not new.body
+                if pays and context.may_apply(self, f"%{local.buffer} is computed in %{out.name}"):
+                    ir = new.with_body(body)
                     break
         return ir
 
 
-def local_rows(body: Block, min_bytes: int) -> Iterator[tuple[For, Local]]:
-    """Yield the local buffers of more than `min_bytes`, each with the loop it is declared in, outside of tiles."""
+def local_rows(body: Block) -> Iterator[tuple[For, Local]]:
+    """Yield the local buffers outside of tiles, each with the loop it is declared in."""
     for loop in (s for s in body if isinstance(s, For) and s.range.tile == 1 and not s.range.lanes):
-        yield from ((loop, s) for s in loop.body if isinstance(s, Local) and tile.dim_hint(s.type.nbytes) > min_bytes)
-        yield from local_rows(loop.body, min_bytes)
+        yield from ((loop, s) for s in loop.body if isinstance(s, Local) and s.type.rank)
+        yield from local_rows(loop.body)
 
 
 def with_row_in_result(ir: Kernel, loop: For, local: Local, out: Param) -> Kernel | None:
@@ -60,9 +65,10 @@ def with_row_in_result(ir: Kernel, loop: For, local: Local, out: Param) -> Kerne
     whole = tuple(extent for extent, d in zip(out.type.shape, row, strict=True) if d is None)
     if whole != local.type.shape or local.buffer in tile.stored_buffers(last):
         return None
-    last_reads = replace(loop, body=with_renamed_row(last, local.buffer, local.buffer, row))
-    overwriting = replace(with_statement(ir, loop, last_reads), params=(*ir.params, Param(local.buffer, out.type)))
-    if (local.buffer, out.name) not in aliasable_pairs(overwriting):
+    old = f"{local.buffer}.row"
+    last_reads = replace(loop, body=with_renamed_row(last, local.buffer, old, row))
+    overwriting = replace(with_statement(ir, loop, last_reads), params=(*ir.params, Param(old, out.type)))
+    if (old, out.name) not in aliasable_pairs(overwriting):
         return None
     rest = tuple(s for s in loop.body if s is not local)
     new = with_statement(ir, loop, replace(loop, body=with_renamed_row(rest, local.buffer, out.name, row)))
@@ -72,6 +78,20 @@ def with_row_in_result(ir: Kernel, loop: For, local: Local, out: Param) -> Kerne
 def is_streamed(ir: Kernel, buffer: str) -> bool:
     """Return True if some elements of `buffer` are stored past the caches."""
     return any(isinstance(s, Store) and s.buffer == buffer and s.nontemporal is not None for s in walk(ir.body))
+
+
+def without_idle_stores(body: Block, buffer: str) -> Block:
+    """Return `body` without stores that leave an element of `buffer` as it is, and loops around nothing else."""
+
+    def is_idle(s: Stmt) -> bool:
+        if not isinstance(s, Store) or not isinstance(s.value, Load) or s.buffer != buffer:
+            return False
+        return (s.value.buffer, s.value.index, s.value.mask) == (buffer, s.index, None)
+
+    def kept(s: Stmt) -> Block:
+        return () if is_idle(s) or (isinstance(s, For) and not s.body) else (s,)
+
+    return tile.expand_stmts(body, kept)
 
 
 def row_of_result(body: Block, out: str) -> Row:

@@ -30,6 +30,21 @@ def test_shares(body):
 
 
 @pytest.mark.parametrize(
+    ("body", "shares"),
+    [
+        ("for %i in 0..8 { for %j in 0..8 { store %x[%i, %j], %y[%i*8 + %j] } }", True),
+        ("for %i in 0..8 { for %j in 0..6 { store %x[%i, %j], %y[%i*8 + %j] }  for %j in 6..8 { store %x[%i, %j], %y[%i*8 + %j] } }", True),
+        ("for %i in 0..8 { for %j in 0..6 { store %x[%i, %j], %y[%i*8 + %j] }  for %j in 5..8 { store %x[%i, %j], %y[%i*8 + %j] } }", False),
+        ("for %i in 0..8 { for %j in 0..8 { store %x[%j, %i], %y[%i*8 + %j] } }", False),
+        ("for %i in 0..8 { for %j in 0..8 { store %x[%i, %j], %y[%i + %j*8] } }", False),
+    ],
+    ids=["flattened", "peeled", "overlapping", "read transposed", "stored transposed"],
+)  # fmt: skip
+def test_other_shapes_of_the_same_memory(body, shares):
+    assert pairs(body, "in %x: f32[8, 8], out %y: f32[64]") == ({("x", "y")} if shares else set())
+
+
+@pytest.mark.parametrize(
     "body",
     [
         over("store %x[%j, %i], %y[%i, %j]"),

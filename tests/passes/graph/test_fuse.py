@@ -360,7 +360,7 @@ def test_epilogue_stays_with_its_contraction() -> None:
           %y = fused %a, %v {body=graph @matmul(%x0: f32[8, 32], %x1: f32[32, 16]) {
             %y = matmul %x0, %x1  return %y }}
           return %y }""",
-        remark="cheaper as the epilogue of its contraction",
+        remark="cheaper where its operand is computed",
         special=False,  # sums of infinities of both signs depend on their order
     )
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf, nan
 
+import numpy as np
 import pytest
 
 from compiler.cost.machine import AVX512
+from compiler.ir.interpret.structure import evaluate_graph
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.passes.base import Context
 from compiler.passes.graph.two_level_reduction import TwoLevelReduction
@@ -15,6 +18,8 @@ from compiler.testing.checks import check_equivalent, check_pass
 
 BLOCKS_OF_ANY_SIZE = "two-level-reduction{min-seconds=0, steps-per-thread=2}"
 MACHINE = replace(AVX512, threads=2, launch_seconds=1e-11)
+FAST_CACHES = replace(MACHINE, traffic_bytes_per_cycle=1 << 20)
+"""Rows take no time to be read again."""
 
 
 def test_a_long_row_is_reduced_in_blocks() -> None:
@@ -81,3 +86,78 @@ def test_rows_that_are_read_again_stay_in_cache() -> None:
     check_pass("two-level-reduction{min-seconds=0}", unchanged=both, machine=machine)
     alone = run_pipeline(parse_graph(f"{rows}  return %s }}"), "two-level-reduction{min-seconds=0}", Context(machine))
     assert len(alone.nodes) > 4
+
+
+EXPONENTIALS = """graph(%x: f64[64]) {
+  %m = amax %x {dims=[0], keepdim=true}  %d = sub %x, %m  %e = exp %d  %s = sum %e {dims=[0], keepdim=true}  %y = div %e, %s
+  return %y }"""
+
+
+def test_exponentials_wait_for_the_maximum_of_their_block() -> None:
+    check_pass(
+        BLOCKS_OF_ANY_SIZE,
+        before=EXPONENTIALS,
+        after="""graph(%x: f64[64]) {
+          %b: f64[4, 16] = reshape %x {shape=[4, 16]}
+          %m: f64[4, 1] = amax %b {dims=[1], keepdim=true}
+          %infinite: bool[4, 1] = isinf %m
+          %shift: f64[4, 1] = where %infinite, 0.0, %m
+          %d: f64[4, 16] = sub %b, %shift
+          %p: f64[4, 16] = exp %d
+          %above: bool[4, 1] = eq %m, inf
+          %bounded: f64[4, 1] = where %above, 0.0, %m
+          %b.1: f64[4, 16] = reshape %x {shape=[4, 16]}
+          %m.1: f64[4, 1] = amax %b.1 {dims=[1], keepdim=true}
+          %top: f64[1, 1] = amax %m.1 {dims=[0, 1], keepdim=true}
+          %m.2: f64[1] = reshape %top {shape=[1]}
+          %t: f64[1, 1] = reshape %m.2 {shape=[1, 1]}
+          %rest: f64[4, 1] = sub %bounded, %t
+          %f: f64[4, 1] = exp %rest
+          %sum: f64[4, 1] = sum %p {dims=[1], keepdim=true}
+          %scaled: f64[4, 1] = mul %sum, %f
+          %total: f64[1, 1] = sum %scaled {dims=[0, 1], keepdim=true}
+          %s: f64[1] = reshape %total {shape=[1]}
+          %divisor: f64[1, 1] = reshape %s {shape=[1, 1]}
+          %q: f64[4, 1] = div %f, %divisor
+          %r: f64[4, 16] = mul %p, %q
+          %y: f64[64] = reshape %r {shape=[64]}
+          return %y }""",
+        machine=FAST_CACHES,
+        idempotent=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "%y = div %e, %s",
+        "%l = log %s  %n = sub %x, %m  %y = sub %n, %l",
+        "%a = mul %e, %e  %q = div %e, %s  %y = add %q, %a",  # all uses of the exponentials
+        "%y = div %s, %e",
+    ],
+)
+@pytest.mark.parametrize("special", [None, -inf, inf, nan])
+@pytest.mark.parametrize("guard", ["", "%i = isinf %t  %m = where %i, 0.0, %t"])
+def test_rows_with_special_values(rest: str, special: float | None, guard: str) -> None:
+    """Blocks of -inf, an infinite maximum, NaN, rows of -inf."""
+    name = "%t" if guard else "%m"
+    text = f"""graph(%x: f32[3, 64]) {{ {name} = amax %x {{dims=[1], keepdim=true}}  {guard}
+      %d = sub %x, %m  %e = exp %d  %s = sum %e {{dims=[1], keepdim=true}}  {rest}  return %y }}"""
+    before = parse_graph(text)
+    after = run_pipeline(before, BLOCKS_OF_ANY_SIZE, Context(FAST_CACHES))
+    assert sum(n.op.name == "amax" for n in after.nodes) > 1
+    x = 3 * np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
+    if special is not None:
+        x[0, 32:] = x[1, 40] = x[2] = special
+    with np.errstate(all="ignore"):
+        expected, got = (evaluate_graph(g, [x])[0] for g in (before, after))
+    np.testing.assert_allclose(got, expected, rtol=2e-6, atol=1e-7)
+
+
+def test_long_rows_are_read_for_exponentials_while_they_are_in_cache() -> None:
+    """Two rows for two threads: of 4 MiB, that no kernel keeps."""
+    rows = EXPONENTIALS.replace("f64[64]", "f32[2, 1048576]").replace("dims=[0]", "dims=[1]")
+    machine, both = replace(AVX512, threads=2), parse_graph(rows)
+    assert len(run_pipeline(both, "two-level-reduction", Context(machine)).nodes) > len(both.nodes)
+    short = parse_graph(rows.replace("1048576", "65536"))
+    assert run_pipeline(short, "two-level-reduction", Context(machine)) is short

@@ -7,6 +7,10 @@ import re
 import pytest
 
 from compiler.cost.machine import Machine
+from compiler.ir.text.tile_parser import parse_program
+from compiler.ir.text.tile_printer import print_kernel
+from compiler.passes.base import Context
+from compiler.passes.manager import run_pipeline
 from compiler.testing.checks import check_pass
 
 TEXT = """kernel @k(in %x: f32[8, 8], out %y: f32[8, 8], out %z: f32[8], inout %u: f32[8, 8], out %t: f32[8, 8]) {
@@ -104,3 +108,26 @@ def test_another_result_of_whole_lines_bypasses_the_caches() -> None:
     text = text.replace(", %y[%i, 0]", ", %y[%i, 0]  store %x[%i], %z[%i]")
     after = text.replace("%z[%i]", "%z[%i] nontemporal")
     check_pass("nontemporal-stores", before=text, after=after, machine=Machine(l3=4000), remark="%y: more than 4 lines")
+
+
+PROGRAM = """program {{ input %x: f32[1024] buffer %t: f32[1024] output %y: f32[1024] output %z: f32[1024]
+  kernel @k(in %a: f32[1024], out %b: f32[1024]) {{ for %i in 0..1024 {{ store exp(%a[%i]), %b[%i] }} }}
+  kernel @l(in %a: f32[1024], out %b: f32[1024]) {{ for %i in 0..1024 {{ store %a[%i] + 1.0, %b[%i] }} }}
+  launch @k(%x, %t)  launch @l(%t, %y)  {rest} }}"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "l3", "streamed"),
+    [
+        ("launch @k(%x, %z)", 12288, {"k"}),  # one of its launches writes a result
+        ("", 8192, {"k"}),  # %x and %t fill the cache; the result overwrites %t
+        ("", 12288, set()),
+        ("launch @m(%t, %z)", 12288, {"l", "m"}),  # the results cannot overwrite what is read later
+    ],
+)
+def test_what_another_kernel_reads_stays_in_cache(rest: str, l3: int, streamed: set[str]) -> None:
+    third = "kernel @m(in %a: f32[1024], out %b: f32[1024]) {{ for %i in 0..1024 {{ store %a[1023 - %i], %b[%i] }} }}"
+    text = PROGRAM.replace("launch @k(%x, %t)", f"{third} launch @k(%x, %t)") if "@m" in rest else PROGRAM
+    program = parse_program(text.format(rest=rest))
+    after = run_pipeline(program, "nontemporal-stores", Context(machine=Machine(l3=l3)))
+    assert {n for n, k in after.kernels.items() if "nontemporal" in print_kernel(k)} == streamed

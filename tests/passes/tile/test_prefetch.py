@@ -27,6 +27,16 @@ def test_the_second_loop_asks_for_the_next_row() -> None:
     assert print_kernel(parse_kernel(text)) == text
 
 
+def test_rows_of_sums_over_two_loops_are_left_alone() -> None:
+    """The second loop has no index of the outer one."""
+    kernel = parse_kernel("""kernel @k(in %x: f32[8, 64, 8192], out %y: f32[8, 8192]) {
+      parallel %i in 0..8 { parallel %g in 0..8 {
+        %s = reduce add %j in 0..64, %k in 0..1024 tile 64 lanes 16 { yield %x[%i, %j, %g*1024 + %k] }
+        for %l in 0..1024 tile 64 lanes 16 { store %x[%i, 0, %g*1024 + %l] - %s, %y[%i, %g*1024 + %l] }
+      } } }""")
+    assert run_pipeline(kernel, "prefetch") is kernel
+
+
 def test_rows_that_stay_in_cache_are_left_alone() -> None:
     kernel = parse_kernel(ROWS.format(rows=16))
     assert run_pipeline(kernel, "prefetch") is kernel

@@ -33,6 +33,22 @@ def test_a_long_row_is_computed_where_it_is_stored() -> None:
     check_pass("rows-in-results", before=text(), after=AFTER.format(n=96), remark="%e is computed in %y", machine=SMALL)
 
 
+def test_a_row_that_is_a_result_is_not_copied() -> None:
+    """The copy disappears, also of a short row."""
+    copy = "store %s, %t[%i]  for %j in 0..{n} tile 64 lanes 16 {{ store %e[%j], %y[%i, %j] }}"
+    head = "out %y: f32[3, 60], out %t: f32[3]"
+    check_pass(
+        "rows-in-results",
+        before=text(copy, n=60).replace("out %y: f32[3, 60]", head),
+        after=f"""kernel @k(in %x: f32[3, 60], {head}) {{
+          parallel %i in 0..3 {{
+            %s = reduce add %k in 0..60 {{ %v = exp(%x[%i, %k])  store %v, %y[%i, %k]  yield %v }}
+            store %s, %t[%i]
+          }} }}""",
+        machine=SMALL,
+    )
+
+
 def test_rows_of_several_loops() -> None:
     """A remainder has a loop of its own, which reads and stores other elements."""
     parts = """for %j in 0..{half} {{ store %e[%j] / %s, %y[%i, %j] }}  for %l in {half}..{n} {{ store %e[%l] / %s, %y[%i, %l] }}"""
