@@ -99,7 +99,7 @@ def told_of_device(gpu: GPU, kernels: list[Any]) -> Iterator[None]:
         stack.enter_context(patch.object(torch._C, "_cuda_getCurrentRawStream", lambda device=0: 0, create=True))
         stack.enter_context(patch.object(triton_helpers, "set_driver_to_gpu", lambda: None))
         stack.enter_context(patch.object(CachingAutotuner, "precompile", compile_all))
-        stack.enter_context(patch.multiple(inductor_config, **config))
+        stack.enter_context(inductor_config.patch(config))
         yield
 
 

@@ -27,6 +27,7 @@ from benchmarks.networks.layers import ready
 from benchmarks.networks.mobile import MobileNet
 from benchmarks.networks.resnet import ResNet, basic, bottleneck
 from benchmarks.networks.squeeze import SqueezeNet
+from benchmarks.networks.swin import SwinTransformer
 from benchmarks.networks.unet import UNet
 from benchmarks.networks.vit import VisionTransformer
 from compiler.codegen.backend import target_by_name
@@ -93,6 +94,7 @@ REDUCED: Mapping[str, Case] = {
     "DenseNet-121": Case(lambda: ready(DenseNet((2, 2))), images(), BATCH),
     "U-Net": Case(lambda: ready(UNet((4, 8))), images(8), BATCH),
     "ViT-S/16": Case(lambda: ready(VisionTransformer(16, 8, 32, 4, 1)), images()),
+    "Swin-T": Case(lambda: ready(SwinTransformer(56, 8, 2, (2, 1))), images(56)),
     "GPT-2 prefill": Case(lambda: ready(Block(32, 4)), lambda n: (torch.randn(2, n, 32),), ({1: Dim.AUTO},)),
     "GPT-2 decode": Case(lambda: ready(Block(32, 4)), cached_tokens, (None, {2: Dim.AUTO}, {2: Dim.AUTO})),
     "LSTM": Case(lambda: nn.LSTM(4, 5, batch_first=True), lambda n: (torch.randn(2, n, 4),), ({1: Dim.AUTO},)),

@@ -58,11 +58,11 @@ class Collapse(TilePass):
         for s in [s for s in tile.walk(ir.body) if isinstance(s, Reduce) and not is_contraction(s) and not s.body]:
             for k in range(len(s.ranges) - 1, 0, -1):
                 new = None if self.is_long(s.ranges[k]) else self.collapsed_sum(context.accesses(ir), s, k)
-                if new is not None and context.may_apply(
-                    self, f"%{s.ranges[k - 1].var} and %{s.ranges[k].var} collapsed"
-                ):
-                    ir = with_statement(ir, s, new)
-                    s = new
+                collapsed = with_statement(ir, s, new) if new is not None else ir
+                message = f"%{s.ranges[k - 1].var} and %{s.ranges[k].var} collapsed"
+                if new is None or context.kernel_problem(collapsed) or not context.may_apply(self, message):
+                    continue  # a GPU reads local buffers by one loop for each dimension
+                ir, s = collapsed, new
         return ir
 
     def collapsed_sum(self, table: Accesses, s: Reduce, k: int) -> Reduce | None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from compiler.codegen.llvm.targets import CPU_TARGETS
+from compiler.codegen.triton.targets import GPU_TARGETS
 from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.tile.kernel import Reduce, walk
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
+from compiler.target import Target
 from compiler.testing.checks import check_pass
 
 
@@ -182,3 +186,14 @@ def test_loops_around_a_sum_along_memory_stay() -> None:
             for %r in 0..5 { store %c[] + %x[%i, %j, %r], %c[] }
             store %c[], %y[%i, %j] } } }""",
     )
+
+
+@pytest.mark.parametrize(("target", "loops"), [(CPU_TARGETS["x86-64-v4"], 1), (GPU_TARGETS["sm90"], 2)])
+def test_sums_of_local_buffers_are_collapsed_where_these_have_addresses(target: Target, loops: int) -> None:
+    kernel = parse_kernel("""kernel @k(in %x: f32[3, 2, 2], out %y: f32[3]) { parallel %i in 0..3 {
+      local %c: f32[2, 2]
+      for %a in 0..2 { for %b in 0..2 { store %x[%i, %a, %b] * 2.0, %c[%a, %b] } }
+      %s = reduce add %r in 0..2, %q in 0..2 { yield %c[%r, %q] }
+      store %s, %y[%i] } }""")
+    result = run_pipeline(kernel, "collapse", Context.for_target(target))
+    assert [len(s.ranges) for s in walk(result.body) if isinstance(s, Reduce)] == [loops]
