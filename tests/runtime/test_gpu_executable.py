@@ -173,7 +173,7 @@ def gradients_differ() -> float:
 def compilations_of_dynamic_batch() -> tuple[int, set[int]]:
     """Return how many specializations serve three batches, and the workspaces that were planned for them."""
     compiled = compiler.compile(
-        nn.Sequential(nn.Linear(12, 20), nn.Flatten(0), nn.Softmax(0)),
+        nn.Sequential(nn.Linear(12, 20), nn.Linear(20, 3), nn.Flatten(0), nn.Softmax(0)),
         (torch.randn(5, 12),),
         dynamic_shapes=({0: Dim("n", min=2, max=100)},),
         options={**OPTIONS, "fuse": False},
