@@ -33,8 +33,8 @@ class ScaleRows(GraphPass):
     %p = power of two of the largest %x of a row   %y = matmul (%x / %p * 2^60), %w   %y * 2^60 * %p
 
     A multiplication for each constant takes as long as the product.  Applies to constants of more than `min_bytes` bytes, factors
-    beyond 2^60, and at most `max_rows` rows.  Where a row is not finite, its results are not; numbers of less than 2^-80 of the
-    largest of their row are rounded.
+    beyond 2^60, and at most `max_rows` rows, each of which is summed as a whole: windows of an image are not rows.  Where a row is
+    not finite, its results are not; numbers of less than 2^-80 of the largest of their row are rounded.
     """
 
     name = "scale-rows"
@@ -63,7 +63,8 @@ class ScaleRows(GraphPass):
                 continue
             exponent = frexp(factor)[1] - 1
             summed = [d for d, e in enumerate(positions[1 - k]) if not position_variables((e,)).isdisjoint(terms)]
-            if factor != 2.0**exponent or exponent <= LARGEST_EXPONENT or not summed:
+            has_rows = summed and all(position_variables((positions[1 - k][d],)) <= terms for d in summed)
+            if factor != 2.0**exponent or exponent <= LARGEST_EXPONENT or not has_rows:
                 continue
             power = largest_power(x, summed)
             back = place(power, positions[1 - k], n.shape)

@@ -19,6 +19,12 @@ def graph(rows: int = 2, factor: float = 2.0**120, x: str = "f32") -> str:
       %y = matmul %x, %s  return %y }}"""
 
 
+WINDOWS = f"""graph(%x: f32[1, 1, 1, 4]) {{
+  %w = constant f32[1, 1, 1, 2] [[[[1e-36, 2e-36]]]]  %s = mul %w, {2.0**120!r}
+  %y = conv %x, %s {{stride=[1, 1], dilation=[1, 1], groups=1}}  return %y }}"""
+"""An infinite pixel concerns the windows that it is in."""
+
+
 def test_rows_are_multiplied_instead_of_constants() -> None:
     check_pass(
         PASS,
@@ -35,8 +41,8 @@ def test_rows_are_multiplied_instead_of_constants() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [graph(rows=5), graph(factor=3.0 * 2.0**120), graph(factor=2.0**60)],
-    ids=["many rows", "no power of two", "small factors"],
+    [graph(rows=5), graph(factor=3.0 * 2.0**120), graph(factor=2.0**60), WINDOWS],
+    ids=["many rows", "no power of two", "small factors", "windows"],
 )
 def test_what_stays(text: str) -> None:
     check_pass(PASS, unchanged=text)
