@@ -368,6 +368,7 @@ def _perturb(node: Node, operands: list[Value], value: Value, perturbation: Pert
     cancels = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < probability)) & (value.abs() <= usual)
     perturbed = torch.where(cancels, 0.0, perturbed)
     overflows = errors.overflow_mask(node, value) & ~value.isnan()
+    overflows = overflows | (value.isnan() & errors.computing.isinf())  # infinity times a product that left the range
     return torch.where(overflows, value if perturbation.keeps_overflow else special, perturbed)
 
 
