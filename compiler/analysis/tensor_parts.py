@@ -61,6 +61,6 @@ def split_into(x: Node, parts: Sequence[Node]) -> Split | None:
 def position_in(x: Node, n: Node) -> Position | None:
     """Return the position in `x` of an element of `n`, a view of it; None if it is none."""
     at = index_vars("i", n.type.rank)
-    while n != x and is_view(n.structure, n):
+    while n != x and is_view(n.structure, n) and len(n.operands) == 1:
         n, at = through_view(n, at, {})
     return at if n == x else None

@@ -336,6 +336,10 @@ class Kernel:
     def with_body(self, body: Block) -> Kernel:
         return self if body is self.body else replace(self, body=body)
 
+    def with_statement(self, old: Stmt, new: Stmt) -> Kernel:
+        """Return the kernel with one statement replaced."""
+        return self.with_body(expand_stmts(self.body, lambda s: (new if s is old else s,)))
+
     @cached_property
     def dynamic_sizes(self) -> tuple[DynamicSize, ...]:
         """The dynamic sizes that the kernel takes as arguments, sorted by name."""

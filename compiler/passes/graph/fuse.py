@@ -246,7 +246,7 @@ class GroupSearch:
         return 0.0 if isinstance(cost, str) else cost
 
     def least_cost(self, n: Node) -> float:
-        """Return seconds that a kernel of `n` takes at least, to be launched and to write its result; 0 if there may be no such kernel."""
+        """Return a lower bound of the seconds of a kernel of `n`: its launch and the bytes of its result; 0 if it may get none."""
         machine, is_plain = self.context.machine, isinstance(n.structure, Elementwise) or is_view(n.structure, n)
         return machine.launching_seconds(1) + machine.traffic_seconds(hinted_bytes(n)) if is_plain else 0.0
 

@@ -115,7 +115,10 @@ def two_level_reduction(n: Node, count: int) -> Node:
 
 
 def maximum_of_exponentials(n: Node) -> Node | None:
-    """Return the maximum of %x that %t depends on, where `n` adds exp(%x - %t) and %t is the same in all of a row; None for others."""
+    """Return the maximum of %x behind %t, where `n` adds exp(%x - %t); None for other reductions.
+
+    %t has one element for each row.
+    """
     s, dims = n.structure, reduced_dims(n)
     (e, *_) = (*n.operands, n)
     if not dims or not isinstance(s, Reduction) or s.combine != "add" or primitive_of(e) not in EXPONENTIALS:

@@ -12,7 +12,7 @@ from compiler.ir.symbolic.affine import stride
 from compiler.ir.symbolic.index_expr import Dim, interval, substitute
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import substitute_indices
 from compiler.passes.base import Context, TilePass, from_machine, register
@@ -58,10 +58,10 @@ class Collapse(TilePass):
         for s in [s for s in tile.walk(ir.body) if isinstance(s, Reduce) and not is_contraction(s) and not s.body]:
             for k in range(len(s.ranges) - 1, 0, -1):
                 new = None if self.is_long(s.ranges[k]) else self.collapsed_sum(context.accesses(ir), s, k)
-                collapsed = with_statement(ir, s, new) if new is not None else ir
-                message = f"%{s.ranges[k - 1].var} and %{s.ranges[k].var} collapsed"
-                if new is None or context.kernel_problem(collapsed) or not context.may_apply(self, message):
+                if new is None or context.kernel_problem(collapsed := ir.with_statement(s, new)):
                     continue  # a GPU reads local buffers by one loop for each dimension
+                if not context.may_apply(self, f"%{s.ranges[k - 1].var} and %{s.ranges[k].var} collapsed"):
+                    continue
                 ir, s = collapsed, new
         return ir
 
@@ -127,12 +127,3 @@ def stays_affine(table: Accesses, accesses: Iterable[Access], delinearized: Mapp
         if stride(table.types[a.buffer].offset(index), v) is None:
             return False
     return True
-
-
-def with_statement(ir: Kernel, old: Stmt, new: Stmt) -> Kernel:
-    """Return the kernel with one statement replaced."""
-
-    def rule(s: Stmt) -> Block:
-        return (new if s is old else s,)
-
-    return ir.with_body(tile.expand_stmts(ir.body, rule))

@@ -67,11 +67,11 @@ def with_row_in_result(ir: Kernel, loop: For, local: Local, out: Param) -> Kerne
         return None
     old = f"{local.buffer}.row"
     last_reads = replace(loop, body=with_renamed_row(last, local.buffer, old, row))
-    overwriting = replace(with_statement(ir, loop, last_reads), params=(*ir.params, Param(old, out.type)))
+    overwriting = replace(ir.with_statement(loop, last_reads), params=(*ir.params, Param(old, out.type)))
     if (old, out.name) not in aliasable_pairs(overwriting):
         return None
     rest = tuple(s for s in loop.body if s is not local)
-    new = with_statement(ir, loop, replace(loop, body=with_renamed_row(rest, local.buffer, out.name, row)))
+    new = ir.with_statement(loop, replace(loop, body=with_renamed_row(rest, local.buffer, out.name, row)))
     return new if is_parallelizable(new) or not is_parallelizable(ir) else None
 
 
@@ -116,8 +116,3 @@ def with_renamed_row(body: Block, local: str, buffer: str, row: Row) -> Block:
         return (replace(s, buffer=buffer, index=index(s.index)) if isinstance(s, Store) and is_local else s,)
 
     return tile.expand_stmts(tile.map_exprs(body, lambda e: transform(e, load)), store)
-
-
-def with_statement(ir: Kernel, old: Stmt, new: Stmt) -> Kernel:
-    """Return `ir` with one statement replaced."""
-    return ir.with_body(tile.expand_stmts(ir.body, lambda s: (new if s is old else s,)))
