@@ -129,8 +129,8 @@ class Program:
 
         0 if none does; infinite for what inputs, constants and outputs are passed for, and if the launch is in a loop.
         """
-        touched = [{self.root_buffer(b) for t in walk_steps((s,)) for b in _buffers_used(t)} for s in self.steps]
-        external, found = {*self.inputs, *self.constants, *self.outputs}, dict[str, float]()
+        touched, external = self.touched_buffers, {*self.inputs, *self.constants, *self.outputs}
+        found = dict[str, float]()
         for k, s in enumerate(self.steps):
             for launch in (t for t in walk_steps((s,)) if isinstance(t, Launch) and t.kernel == kernel):
                 for p, b in zip(self.kernels[kernel].params, map(self.root_buffer, launch.arguments), strict=True):
@@ -139,6 +139,12 @@ class Program:
                     distance = inf if b in external or launch is not s else size
                     found[p.name] = max(found.get(p.name, 0), distance)
         return found
+
+    @cached_property
+    def touched_buffers(self) -> tuple[frozenset[str], ...]:
+        """The buffers that each step uses, without views."""
+        used = (frozenset(b for t in walk_steps((s,)) for b in _buffers_used(t)) for s in self.steps)
+        return tuple(frozenset(map(self.root_buffer, names)) for names in used)
 
     @cached_property
     def views(self) -> dict[str, View]:
