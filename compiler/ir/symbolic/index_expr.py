@@ -404,12 +404,13 @@ def _atom_interval(atom: Atom, bounds: Bounds) -> tuple[int, int] | None:
         return bounds.get(atom.name, (atom.low, atom.high))  # type: ignore[return-value]  # likewise
     if isinstance(atom, Min):
         return interval(_atom(atom), bounds)
-    if not isinstance(atom.den, int) or atom.den <= 0:
+    inner, divisors = interval(atom.num, bounds), interval(atom.den, bounds)
+    if divisors is None or divisors[0] <= 0:
         return None
-    inner = interval(atom.num, bounds)
     if isinstance(atom, Mod):
-        return (0, atom.den - 1)
-    return None if inner is None else (inner[0] // atom.den, inner[1] // atom.den)
+        return (0, divisors[1] - 1)
+    corners = [n // k for n in inner for k in divisors] if inner else []
+    return (min(corners), max(corners)) if corners else None
 
 
 def apply_compound(a: CompoundAtom, x: Dim, y: Dim, bounds: Bounds | None = None) -> Dim:

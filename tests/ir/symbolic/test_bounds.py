@@ -44,3 +44,11 @@ def test_a_quotient_of_a_quotient_of_a_size_takes_no_longer_to_bound() -> None:
     bounds = interval(d, {})
     assert bounds is not None
     assert bounds[0] <= bounds[1]
+
+
+def test_a_quotient_by_a_size_is_bounded_where_the_size_is_above_zero() -> None:
+    size = dynamic_size("n", 0, 1000, 100)
+    assert interval(8 // size + 1, {"n": (3, 5)}) == (2, 3)
+    assert interval(-8 // size, {"n": (3, 5)}) == (-3, -2)
+    assert interval((S + 7) % S, {}) == (0, 999)
+    assert interval(8 // size, {}) is None
