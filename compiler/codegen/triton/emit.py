@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import assert_never
 
-from compiler.analysis.index_width import has_long_indices
 from compiler.codegen.listing import Listing
 from compiler.codegen.triton.descriptors import TensorDescriptors, start_key
 from compiler.codegen.triton.expressions import (
@@ -89,12 +88,10 @@ class TritonKernelEmitter:
         self.sizes = {s.name: self.fresh_name(s.name) for s in self.dynamic_sizes}
         self.exprs.names |= {size_key(size): BlockValue(name) for size, name in self.sizes.items()}
         self.index_blocks: dict[str, BlockValue] = {}  # by their text
-        self.starts: dict[str, str] = {}  # first index of each loop's block
         self.local_depths: dict[str, int] = {}  # number of loops around each local buffer
         stores = Counter(s.buffer for s in tile.walk(kernel.body) if isinstance(s, Store))
         self.reassigned = {buffer for buffer, count in stores.items() if count > 1}
         self.grid_loops = grid_loops(kernel)
-        self.needs_int64_index = has_long_indices(kernel)
         self.unrolled: set[str] = set()  # loops over windows, whose loads then wait for memory together
 
     # the module
@@ -113,7 +110,7 @@ class TritonKernelEmitter:
 
     def emit_size_casts(self) -> None:
         """Widen dynamic sizes where products of them may not fit 32 bits."""
-        for name in self.sizes.values() if self.needs_int64_index else ():
+        for name in self.sizes.values() if self.exprs.has_long_indices else ():
             self.source.write(f"{name} = tl.cast({name}, tl.int64)")
 
     # names
@@ -176,7 +173,7 @@ class TritonKernelEmitter:
         parts = split_read_blocks(self.exprs, column, body, count, self.fresh_name, self.source.write)
         part = self.exprs.loops[column] = whole.with_(tile=whole.tile // count)
         for k, blocks in enumerate(parts):
-            start = f"{self.starts[column]} + {k * part.tile}" if k else self.starts[column]
+            start = f"{self.exprs.starts[column]} + {k * part.tile}" if k else self.exprs.starts[column]
             index = self.index_block(part, self.block_indices(part, start), INNERMOST)
             self.exprs.names |= {**blocks, column: index}
             yield
@@ -229,7 +226,8 @@ class TritonKernelEmitter:
         else:
             text = self.exprs.expr_text(value, axes)
         self.record_block_size(axes)
-        pointer, mask = self.exprs.pointer(buffer, index, axes), self.exprs.mask_argument(axes)
+        pointer = self.exprs.pointer(buffer, self.exprs.types[buffer].offset(index), axes)
+        mask = self.exprs.mask_argument(axes)
         is_narrow = self.exprs.types[buffer].dtype.bytes < RESULT_BYTES
         if self.exprs.products and len(axes) > 1 and is_narrow and not mask:
             pointer, text = (f"tl.reshape({block}, ({self.exprs.size(axes)},))" for block in (pointer, text))
@@ -310,13 +308,13 @@ class TritonKernelEmitter:
                 start = self.bind(start, (), f"{r.var}_start", depth).name
             self.exprs.names[start_key(r.var)] = BlockValue(start, (), self.source.outermost_depth(depth))
         self.exprs.enter_loop(r)
-        self.starts[r.var] = start
+        self.exprs.starts[r.var] = start
         self.exprs.names[r.var] = self.index_block(r, self.block_indices(r, start), depth)
 
     def block_indices(self, r: Range, start: str) -> str:
         """Return the indices of a loop's block that begins at `start`."""
         text = start if r.tile == 1 else f"{start} + tl.arange(0, {r.tile})".removeprefix("0 + ")
-        return f"tl.cast({text}, tl.int64)" if self.needs_int64_index else text
+        return f"tl.cast({text}, tl.int64)" if self.exprs.has_long_indices else text
 
     def index_block(self, r: Range, text: str, depth: int) -> BlockValue:
         """Return the indices of a loop's block; loops one after another share a name, nested ones do not."""
@@ -342,7 +340,7 @@ class TritonKernelEmitter:
 
     def bind_program_id(self) -> None:
         """Bind `pid` to the number of this program's block, in a loop over those of a persistent program."""
-        number = "tl.cast(tl.program_id(0), tl.int64)" if self.needs_int64_index else "tl.program_id(0)"
+        number = "tl.cast(tl.program_id(0), tl.int64)" if self.exprs.has_long_indices else "tl.program_id(0)"
         if not self.kernel.persistent:
             self.source.write(f"pid = {number}")
             return

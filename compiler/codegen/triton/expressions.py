@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Protocol
 
+from compiler.analysis.index_width import has_long_indices
 from compiler.codegen.triton.descriptors import TensorDescriptors
 from compiler.codegen.triton.source_scopes import INNERMOST
 from compiler.codegen.triton.triton_names import (
@@ -36,6 +37,9 @@ from compiler.ir.types import f32, f64
 
 ATOM_PRECEDENCE = UNARY_PRECEDENCE + 1
 """Precedence of names and calls."""
+
+ACCESS_BYTES = 16
+"""Widest access of a thread to memory, on every GPU."""
 
 MAX_LINE_OPS = 12
 """Most operations in one line of source, for readability."""
@@ -89,10 +93,12 @@ class TritonExprEmitter:
         self.local_blocks: dict[str, LocalBlock] = {}
         self.local_scalars: dict[str, BlockValue] = {}  # the variable of each local buffer of rank 0
         self.loops: dict[str, Range] = {}  # all loops in scope, outermost first
+        self.starts: dict[str, str] = {}  # first index of each loop's block
         self.partial_loops: set[str] = set()  # those whose last block may be partial
         self.helpers: set[str] = set()
         self.products: set[str] = set()  # results of tl.dot
         self.last_axes = contiguous_loops(kernel)
+        self.has_long_indices = has_long_indices(kernel)
 
     def enter_loop(self, r: Range) -> None:
         """Bring a loop into scope."""
@@ -229,12 +235,31 @@ class TritonExprEmitter:
         tests = self.bounds_tests(axes, axes)
         return f", mask={conjunction(tests)}" if tests else ""
 
-    def pointer(self, buffer: str, index: Sequence[Dim], axes: Sequence[str]) -> str:
-        """Return the block of pointers to element `index` of a parameter, over `axes`."""
-        offset = self.types[buffer].offset(index)
+    def pointer(self, buffer: str, offset: Dim, axes: Sequence[str]) -> str:
+        """Return the block of pointers to the elements of a parameter at `offset`, over `axes`."""
         name = self.params[buffer]
         text = name if offset == 0 else f"{name} + {self.index_text(offset, axes)}"
         return text if set(self.index_axes((offset,))) == set(axes) else f"tl.broadcast_to({text}, {self.shape(axes)})"
+
+    def merge_axes(self, offset: Dim, axes: tuple[str, ...], element_bytes: int) -> tuple[Dim, tuple[str, ...]]:
+        """Return an offset and its axes, the last two as one where elements follow each other that are few along the last.
+
+        Narrow windows beside each other are one row: x + i[:, None]*2 + k[None, :]  ->  x + i_k.
+        """
+        if len(axes) < 2 or self.has_long_indices or self.loops[axes[-1]].tile * element_bytes >= ACCESS_BYTES:
+            return offset, axes
+        outer, inner = (self.loops[v] for v in axes[-2:])
+        count, rest = inner.tile, substitute(offset, {outer.var: 0, inner.var: 0})
+        if (inner.lo, inner.extent) != (0, count) or offset - rest != var(outer.var) * count + var(inner.var):
+            return offset, axes
+        start = self.starts[outer.var]
+        first = f"{start if start.isidentifier() else f'({start})'}*{count} + " if start != "0" else ""
+        text = f"{first}tl.arange(0, {outer.tile * count})"
+        if text not in self.loops:  # as a loop over both
+            self.enter_loop(Range(text, outer.lo * count, outer.hi * count, outer.tile * count))
+            depth = max(self.names[v].depth for v in axes[-2:])
+            self.names[text] = self.bind(text, (text,), f"{outer.var}_{inner.var}", depth)
+        return rest + var(text), (*axes[:-2], text)
 
     def load(self, e: Load, axes: Sequence[str], fill: Const | None = None) -> str:
         """Load a block of a parameter; elements outside a partial block hold `fill`, or are undefined if it is None."""
@@ -243,8 +268,11 @@ class TritonExprEmitter:
             return self.align_axes(self.bind_load(e, text, box.axes, text), axes)
         varying_axes = self.axes(e)
         own = tuple(a for a in axes if a in varying_axes)
-        pointer = self.pointer(e.buffer, e.index, own)
-        tests = self.bounds_tests(varying_axes, own)
+        offset, block_axes = self.types[e.buffer].offset(e.index), own
+        if e.mask is None:
+            offset, block_axes = self.merge_axes(offset, own, self.types[e.buffer].dtype.bytes)
+        pointer = self.pointer(e.buffer, offset, block_axes)
+        tests = self.bounds_tests(varying_axes if block_axes == own else block_axes, block_axes)
         if e.mask is not None:
             tests.append(self.expr_text(e.mask, own))
         if e.other is not None:
@@ -253,6 +281,7 @@ class TritonExprEmitter:
             other = literal(fill) if tests and fill is not None else ""
         source = f"{pointer}{', mask=' + conjunction(tests) if tests else ''}"
         text = f"tl.load({source}{f', other={other}' if other else ''})"
+        text = text if block_axes == own else f"tl.reshape({text}, {self.shape(own)})"
         return self.align_axes(self.bind_load(e, text, own, source, other), axes)
 
     def bind_load(self, e: Load, text: str, axes: tuple[str, ...], source: str, other: str = "") -> BlockValue:

@@ -12,8 +12,8 @@ MAX_UNROLLED = 8
 
 
 def is_short(r: Range) -> bool:
-    """Return True if a loop over single elements has few iterations."""
-    return r.tile == 1 and r.lo == 0 and isinstance(r.extent, int) and r.extent <= MAX_UNROLLED
+    """Return True if a loop has few iterations, over single elements or all in one block."""
+    return r.lo == 0 and isinstance(r.extent, int) and r.extent <= MAX_UNROLLED and r.tile in (1, r.extent)
 
 
 def reduce_identity(s: Reduce) -> Const:

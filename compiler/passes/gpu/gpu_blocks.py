@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.analysis.accesses import Accesses
+from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.gpu_contraction import block_extent, is_parallel, next_power_of_2
 from compiler.cost.machine import GPU
 from compiler.ir.symbolic.index_expr import product, variables
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.kernel import Block, For, Kernel, Range, Stmt
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.gpu.gpu_dot import is_tiled
 from compiler.passes.gpu.gpu_rows import gpu_of
@@ -34,8 +34,9 @@ class GpuBlocks(TilePass):
     A block has as many elements as `FEWEST_WARPS` warps access with the widest loads of the machine, `elements` if that is not 0, and fewer
     where multiprocessors would be idle.  A reduction takes two such blocks a step, `STRIDED_STEPS` steps if most of what it
     reads is not contiguous along its loops; then parallel loops, inner ones first, fill a block.  Where some accesses are contiguous along one parallel loop and some
-    along another, a block has a cache line of both, so that a transpose goes through shared memory.  Parallel loops of kernels that
-    are tiled already, loops that bounds depend on, and reductions over short windows, stay as they are.
+    along another, a block has a cache line of both, so that a transpose goes through shared memory.  Short windows that follow each
+    other in memory are part of the block, as %r in 0..2 of %x[%i*2 + %r].  Parallel loops of kernels that are tiled already, loops
+    that bounds depend on, and reductions over other short windows, stay as they are.
     """
 
     name = "gpu-blocks"
@@ -60,6 +61,8 @@ class GpuBlocks(TilePass):
                 if s in transposed or not transposed:
                     sizes[s.range.var] = max(1, min(most, next_power_of_2(block_extent(s.range))))
                     remaining //= sizes[s.range.var]
+        reductions = [s for s in tile.walk(ir.body) if isinstance(s, Reduce) and not is_tiled(s)]
+        sizes |= {r.var: block_extent(r) for s in reductions for r in adjacent_windows(table, s)}
         body = tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile)))
         warps = ir.warps or block_warps(largest_block(body, {}), gpu)
         blocked = ", ".join(f"%{v} in blocks of {n}" for v, n in sizes.items() if n > 1)
@@ -79,6 +82,19 @@ class GpuBlocks(TilePass):
         for r in reversed(loops):
             sizes[r.var] = max(1, min(remaining, next_power_of_2(block_extent(r))))
             remaining //= sizes[r.var]
+
+
+def adjacent_windows(table: Accesses, s: Reduce) -> list[Range]:
+    """Return the innermost loop of a reduction over windows of a power of two that follow each other along a parallel loop."""
+    loop, loads = s.ranges[-1], table.loads_of(s)
+    extent = block_extent(loop)
+
+    def is_row(a: Access) -> bool:
+        strides = [table.stride(a, r.var) for r in a.loops if is_parallel(table, r)]
+        return not a.is_masked and table.stride(a, loop.var) == 1 and extent in strides
+
+    is_power = isinstance(loop.extent, int) and extent > 1 and next_power_of_2(extent) == extent
+    return [loop] if is_power and loads and all(map(is_row, loads)) else []
 
 
 def block_elements(table: Accesses, gpu: GPU) -> int:

@@ -127,3 +127,20 @@ def test_a_vector_times_rows_of_a_matrix_reads_them_side_by_side() -> None:
         OUTER=8,
         INNER=16,
     )
+
+
+def test_windows_beside_each_other_are_part_of_the_block() -> None:
+    check_tiles(
+        """kernel @pool(in %x: f32[16, 64], out %y: f32[8, 32])WARPS {
+          parallel %i in 0..8OUTER {
+            parallel %j in 0..32INNER {
+              %m = reduce max %k in 0..2, %l in 0..2WINDOW { yield %x[2*%i + %k, 2*%j + %l] }
+              store %m, %y[%i, %j]
+            }
+          }
+        }""",
+        multiprocessors=1,
+        OUTER=8,
+        INNER=32,
+        WINDOW=2,
+    )
