@@ -5,7 +5,9 @@ instructions access memory and multiply.  A kernel is at fault if
 
 - it spills, or takes more registers or shared memory than a block may have;
 - it is bound by memory and never reads, or writes, 16 bytes in a thread at once (LDG.E.128, global_load_dwordx4, copies of boxes),
-  where that is an eighth of its bytes and more than all resident threads access at once: smaller kernels want many threads instead;
+  where that is an eighth of its bytes and more than all resident threads access at once: smaller kernels want many threads instead.
+  Where no 16 bytes follow each other in a program, as in overlapping windows of stride 2, narrow accesses are at fault if
+  their cache lines take longer than memory;
 - it multiplies matrices that fill a block in a dtype of matrix units without them (wgmma or tcgen05 where the target has them, else
   mma.sync or MFMA).
 
@@ -21,16 +23,16 @@ import argparse
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
+from benchmarks.gpu_accesses import accessed_bytes, line_seconds, neighbour_bytes, parameter_accesses
 from benchmarks.gpu_cases import KERNELS, KernelCase
 from compiler.analysis.accesses import Accesses
 from compiler.codegen.triton.emit import emit_triton
 from compiler.codegen.triton.loader import compile_offline
 from compiler.codegen.triton.resources import KernelResources
 from compiler.codegen.triton.targets import GPU_TARGETS, GPUTarget
-from compiler.cost.gpu_contraction import ProductLoops, block_extent, product_loops
+from compiler.cost.gpu_contraction import ProductLoops, product_loops
 from compiler.cost.gpu_occupancy import BlockResources, occupancy
 from compiler.cost.gpu_product import MIN_BLOCK
 from compiler.cost.gpu_time import arithmetic_seconds, memory_seconds
@@ -38,7 +40,7 @@ from compiler.cost.machine import GPU
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
 from compiler.ir.tile.contraction import contraction_of
-from compiler.ir.tile.kernel import Kernel, dim_hint, walk
+from compiler.ir.tile.kernel import Kernel, walk
 from compiler.ir.types import DTYPES
 from compiler.options import Options
 from compiler.pipeline import lower_and_schedule
@@ -108,12 +110,8 @@ def faults(kernel: Kernel, target: GPUTarget, r: KernelResources) -> Iterator[st
         yield f"{r.registers} registers"
     if r.shared_bytes > gpu.block_shared_bytes:
         yield f"{r.shared_bytes} bytes of shared memory"
-    read, written = (accessed_bytes(kernel, is_store) for is_store in (False, True))
-    is_memory_bound = memory_seconds(kernel, gpu) > arithmetic_seconds(kernel, gpu)
-    least = gpu.multiprocessors * gpu.resident_threads * gpu.access_bytes
-    for moved, pattern, what in ((read, WIDE_LOADS, "loads"), (written, WIDE_STORES, "stores")):
-        if is_memory_bound and moved >= max(least, (read + written) // 8) and not r.count(pattern):
-            yield f"narrow {what}"
+    if memory_seconds(kernel, gpu) > arithmetic_seconds(kernel, gpu):
+        yield from (f"narrow {what}" for what in narrow_accesses(kernel, gpu, r))
     if fills_blocks(kernel):
         if not r.matrix_instructions:
             yield "no matrix instructions"
@@ -125,14 +123,19 @@ WIDE_LOADS = r"LDG\S*\.128|LDGSTS\S*\.128|UTMALDG|(global|buffer)_load_(lds_)?(d
 WIDE_STORES = r"STG\S*\.128|UTMASTG|(global|buffer)_store_(dwordx4|b128)"
 
 
-def accessed_bytes(kernel: Kernel, is_store: bool) -> int:
-    """Return the bytes of parameters that a kernel loads, or stores: of each at most its size."""
-    table, found = Accesses(kernel), dict[str, int]()
-    for a in table.all:
-        if a.is_store is is_store and table.roles[a.buffer] != "local":
-            elements = prod(block_extent(r) for r in a.loops if table.depends_on(a, r.var))
-            found[a.buffer] = found.get(a.buffer, 0) + elements * table.types[a.buffer].dtype.bytes
-    return sum(min(size, dim_hint(table.types[b].nbytes)) for b, size in found.items())
+def narrow_accesses(kernel: Kernel, gpu: GPU, r: KernelResources) -> Iterator[str]:
+    """Yield "loads" and "stores" where none moves 16 bytes, though some might or those of single elements take longer than memory."""
+    table, least = Accesses(kernel), gpu.multiprocessors * gpu.resident_threads * gpu.access_bytes
+    found = [parameter_accesses(table, is_store) for is_store in (False, True)]
+    sizes = [accessed_bytes(table, accesses) for accesses in found]
+    an_eighth = sum(sum(s.values()) for s in sizes) // 8
+    for accesses, size, pattern, what in zip(found, sizes, (WIDE_LOADS, WIDE_STORES), ("loads", "stores"), strict=True):
+        if sum(size.values()) < max(least, an_eighth) or r.count(pattern):
+            continue
+        large = [a for a in accesses if size[a.buffer] >= an_eighth]
+        may_be_wide = any(neighbour_bytes(table, a) >= gpu.access_bytes for a in large)
+        if may_be_wide or line_seconds(table, accesses, gpu) > memory_seconds(kernel, gpu):
+            yield what
 
 
 def fills_blocks(kernel: Kernel, rows: int = MIN_BLOCK) -> bool:

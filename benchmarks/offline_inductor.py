@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import torch
 import torch._inductor.config as inductor_config
+import torch.utils._triton
 from torch import nn
 from torch._dynamo import device_interface
 from torch._guards import TracingContext, tracing
@@ -26,6 +27,7 @@ from torch._inductor.runtime import triton_helpers
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_aggregate
 from torch.utils._pytree import tree_leaves
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver as triton_driver
@@ -100,7 +102,16 @@ def told_of_device(gpu: GPU, kernels: list[Any]) -> Iterator[None]:
         stack.enter_context(patch.object(triton_helpers, "set_driver_to_gpu", lambda: None))
         stack.enter_context(patch.object(CachingAutotuner, "precompile", compile_all))
         stack.enter_context(inductor_config.patch(config))
+        forget_devices()
+        stack.callback(forget_devices)
         yield
+
+
+def forget_devices() -> None:
+    """Let PyTorch ask again which device Triton compiles for."""
+    for function in vars(torch.utils._triton).values():
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -130,9 +141,10 @@ def compile_with_inductor(model: nn.Module, args: Sequence[Any], gpu: GPU) -> In
 
     start = time.perf_counter()
     exported: Any = torch.export.export(model.eval(), tuple(args)).module()
-    for node in exported.graph.nodes:
-        if "device" in node.kwargs:
-            node.kwargs = {**node.kwargs, "device": torch.device("cuda", 0)}
+    gpu_device = torch.device("cuda", 0)
+    for node in exported.graph.nodes:  # devices are arguments of any name, or of none
+        given = (node.args, node.kwargs)
+        node.args, node.kwargs = map_aggregate(given, lambda x: gpu_device if isinstance(x, torch.device) else x)
     exported.recompile()
     with told_of_device(gpu, kernels), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         weights = dict((*exported.named_parameters(), *exported.named_buffers()))

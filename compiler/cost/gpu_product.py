@@ -278,7 +278,18 @@ def best_block(p: MatrixProduct, gpu: GPU, fixed: ProductBlock = ANY_BLOCK) -> t
 
 
 def best_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock = ANY_BLOCK) -> list[tuple[ProductBlock, BlockCost]]:
-    """Return the blocks that fit, the best first, of equal ones those with least shared memory and warps."""
+    """Return the blocks that fit, the best first, of equal ones those with wide loads, least shared memory and warps."""
     costs = ((b, product_cost(p, b, gpu)) for b in candidate_blocks(p, gpu, fixed))
     fitting = [(b, cost) for b, cost in costs if cost.seconds < inf]
-    return sorted(fitting, key=lambda f: (round(f[1].seconds * 1e9), f[1].resources.shared_bytes, f[0].warps))
+
+    def rank(found: tuple[ProductBlock, BlockCost]) -> tuple[int, bool, int, int]:
+        block, cost = found
+        return round(cost.seconds * 1e9), loads_narrowly(block, p, gpu), cost.resources.shared_bytes, block.warps
+
+    return sorted(fitting, key=rank)
+
+
+def loads_narrowly(b: ProductBlock, p: MatrixProduct, gpu: GPU) -> bool:
+    """Return True if a step has less of the larger operand for each thread than the widest access moves."""
+    side = b.columns if p.columns > p.rows else b.rows
+    return side * b.depth * p.element_bytes < b.warps * gpu.warp_threads * gpu.access_bytes

@@ -34,7 +34,12 @@ class GpuAlign(ProgramPass):
             for p, argument in zip(ir.kernels[launch.kernel].params, launch.arguments, strict=True):
                 arguments[launch.kernel, p.name].add(argument)
         params = {(k.name, p.name): p for k in ir.kernels.values() for p in k.params}
-        fixed = {*ir.inputs, *ir.outputs, *ir.constants, *(b for s in walk_steps(ir.steps) for b in non_launch_buffers(s))}
+        fixed = {
+            *ir.inputs,
+            *ir.outputs,
+            *ir.constants,
+            *(b for s in walk_steps(ir.steps) for b in non_launch_buffers(s)),
+        }
         buffers = dict(ir.buffers)
         for group in connected_sets(list(arguments.values())):
             places = [place for place, names in arguments.items() if names & group]
@@ -68,7 +73,11 @@ def row_room(buffer: TensorType, params: Sequence[TensorType], access_bytes: int
     """
     step = access_bytes // buffer.dtype.bytes
     boxes = [p for p in params if p != buffer]
-    if buffer.layout or not boxes or not all(p.is_subview_of(buffer) and p.layout and not p.dtype.element for p in boxes):
+    if (
+        buffer.layout
+        or not boxes
+        or not all(p.is_subview_of(buffer) and p.layout and not p.dtype.element for p in boxes)
+    ):
         return None
     rows = [p.layout.physical_dims[-1] for p in boxes if p.layout]
     starts = {d.margin_before % step for d in rows if isinstance(d.margin_before, int)}

@@ -33,7 +33,9 @@ def test_rows_inside_a_margin_begin_at_multiples_of_16_bytes() -> None:
 def test_what_shares_a_kernel_is_aligned_together() -> None:
     """Both buffers are passed for the same parameters."""
     second = "launch @inside(%a, %d)  launch @margin(%d)  launch @read(%d, %c)"
-    two = BEFORE.replace("kernel @inside", "buffer %d: f32[6, 10]  kernel @inside").replace("launch @inside", f"{second} launch @inside", 1)
+    two = BEFORE.replace("kernel @inside", "buffer %d: f32[6, 10]  kernel @inside").replace(
+        "launch @inside", f"{second} launch @inside", 1
+    )
     after = program("f32[6, 10]{0, 1+3:3}", "f32[6, 8]{0, 1+4:4}", "f32[6, 16]")
     check_pass(
         "gpu-align",
