@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.tile.program import Program, non_launch_buffers, walk_steps
 from compiler.ir.types import Layout, PhysicalDim, TensorType
 from compiler.passes.base import Context, ProgramPass, register
@@ -66,35 +67,30 @@ def connected_sets(sets: Sequence[set[str]]) -> list[set[str]]:
     return unions
 
 
-def row_room(buffer: TensorType, params: Sequence[TensorType], access_bytes: int) -> tuple[int, int] | None:
+def row_room(buffer: TensorType, params: Sequence[TensorType], access_bytes: int) -> tuple[Dim, Dim] | None:
     """Return the elements to add before and after each row, so that all rows inside margins are aligned.
 
-    None if they are, if they begin in different places, or if a type is neither dense nor a box of static margins.
+    None if there are no such rows, if they are aligned, if they begin in different places, or if some type is no box of constant margins.
     """
-    step = access_bytes // buffer.dtype.bytes
-    boxes = [p for p in params if p != buffer]
-    if (
-        buffer.layout
-        or not boxes
-        or not all(p.is_subview_of(buffer) and p.layout and not p.dtype.element for p in boxes)
-    ):
+    step, length = max(1, access_bytes // buffer.dtype.bytes), buffer.shape[-1]
+    rows = [p.layout.physical_dims[-1] for p in params if p.layout and p.is_subview_of(buffer) and not p.dtype.element]
+    margins = [n for row in rows for n in (row.margin_before, row.margin_after)]
+    starts = {row.margin_before for row in rows if row.margin_before or row.margin_after}
+    if buffer.layout or len(rows) + list(params).count(buffer) < len(params):
         return None
-    rows = [p.layout.physical_dims[-1] for p in boxes if p.layout]
-    starts = {d.margin_before % step for d in rows if isinstance(d.margin_before, int)}
-    length = buffer.shape[-1]
-    if not isinstance(length, int) or len(starts) != 1 or not all(isinstance(d.margin_before, int) for d in rows):
+    if not all(isinstance(n, int) for n in (length, *margins)) or len(offsets := {n % step for n in starts}) != 1:
         return None
-    before = -starts.pop() % step
+    before = -offsets.pop() % step
     after = -(before + length) % step
     return (before, after) if before or after else None
 
 
-def widened(buffer: TensorType, before: int, after: int) -> TensorType:
+def widened(buffer: TensorType, before: Dim, after: Dim) -> TensorType:
     """Return a dense type with so many more elements in each row."""
     return buffer.with_shape((*buffer.shape[:-1], buffer.shape[-1] + before + after))
 
 
-def with_row_margin(box: TensorType, before: int, after: int) -> TensorType:
+def with_row_margin(box: TensorType, before: Dim, after: Dim) -> TensorType:
     """Return the type of the same elements between so many more of each row."""
     dims = box.layout.physical_dims if box.layout else tuple(map(PhysicalDim, range(box.rank)))
     row = replace(dims[-1], margin_before=dims[-1].margin_before + before, margin_after=dims[-1].margin_after + after)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from compiler.analysis.quantized_value import is_known
 from compiler.ir.graph.graph import Graph
-from compiler.ir.graph.node import CONSTANT, Node
+from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import (
     ConstantLinear,
     Elementwise,
@@ -25,7 +25,7 @@ from compiler.ir.interpret.graph import evaluate_node
 from compiler.ir.scalar import APPROXIMATED, FLUSHING
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.torch_types import TORCH_DTYPES
-from compiler.ir.types import DType, f32
+from compiler.ir.types import DType, TensorType, f32
 from compiler.passes.graph.winograd import INTERPOLATION_POINTS, is_unit_stride_3x3
 
 
@@ -144,9 +144,10 @@ def _sum_error(node: Node, operands: list[torch.Tensor], eps: float, count: int)
 
 
 def has_known_codes(node: Node) -> bool:
-    """Return True if `node` depends on constants only, integers or floats of 8 bits among them: rows may be scaled for these."""
-    constants = (n.dtype for n in Graph((), (node,)).nodes if n.op is CONSTANT)
-    return is_known(node) and any(d.is_integer or (d.is_encoded and d.bits == 8) for d in constants)
+    """Return True if `node` depends on constants only and is computed from integers or floats of 8 bits: rows may be scaled for these."""
+    types = (n.type for n in Graph((), (node,)).nodes)
+    dtypes = [t.dtype for t in types if isinstance(t, TensorType)]
+    return is_known(node) and any(d.is_integer or (d.is_encoded and d.bits == 8) for d in dtypes)
 
 
 def _smallest_increment(node: Node) -> float:

@@ -52,8 +52,9 @@ def test_what_shares_a_kernel_is_aligned_together() -> None:
         program("f32[6, 10]", "f32[6, 8]{0, 1+1:1}", "f32[6, 10]", role="output"),
         BEFORE.replace("output %c: f32[6, 8]", "output %c: f32[6, 8] output %d: f32[6, 10]").replace("launch @read(%b, %c)", "launch @read(%b, %c) copy %b -> %d"),
         program("f32[6, 16]", "f32[6, 8]{0, 1+4:4}", "f32[6, 16]"),
+        program("f32[8, 10]", "f32[6, 10]{0+1:1, 1}", "f32[8, 10]"),
     ],
-    ids=["an output", "a copied buffer", "aligned rows"],
+    ids=["an output", "a copied buffer", "aligned rows", "whole rows"],
 )  # fmt: skip
 def test_other_buffers_stay(unchanged: str) -> None:
     check_pass("gpu-align", unchanged=unchanged)
