@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from compiler.ir.graph.structure import (
 )
 from compiler.ir.interpret.graph import evaluate_node
 from compiler.ir.scalar import APPROXIMATED, FLUSHING
-from compiler.ir.symbolic.index_expr import evaluate
+from compiler.ir.symbolic.index_expr import Dim, evaluate
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.ir.types import DType, TensorType, f32
 from compiler.passes.graph.winograd import INTERPOLATION_POINTS, is_unit_stride_3x3
@@ -84,7 +85,8 @@ def error_bounds(
         case Scatter():
             combine = node.structure.combine(node)
             if combine == "add":
-                return ErrorBounds(rounding, _sum_error(node, operands, eps, operands[-1].numel() or 1))
+                terms = _num_points(node.structure.writes(node).extents)
+                return ErrorBounds(rounding, _sum_error(node, operands, eps, terms**2))  # equal terms round alike
             return ErrorBounds(rounding, eps * 8 * value.abs()) if combine == "mul" else None
         case Generate():
             return ErrorBounds(rounding, torch.zeros(()).double())
@@ -120,7 +122,11 @@ def is_flushing(node: Node) -> bool:
 
 def _reduction_length(node: Node) -> int:
     assert isinstance(node.structure, Reduction)
-    return int(np.prod([evaluate(d, {}) for d in node.structure.domain(node).extents]))
+    return _num_points(node.structure.domain(node).extents)
+
+
+def _num_points(extents: Sequence[Dim]) -> int:
+    return int(np.prod([evaluate(d, {}) for d in extents]))
 
 
 def _sum_error(node: Node, operands: list[torch.Tensor], eps: float, count: int) -> torch.Tensor:
