@@ -407,10 +407,8 @@ def _atom_interval(atom: Atom, bounds: Bounds) -> tuple[int, int] | None:
     inner, divisors = interval(atom.num, bounds), interval(atom.den, bounds)
     if divisors is None or divisors[0] <= 0:
         return None
-    if isinstance(atom, Mod):
-        return (0, divisors[1] - 1)
-    corners = [n // k for n in inner for k in divisors] if inner else []
-    return (min(corners), max(corners)) if corners else None
+    ends = [0, divisors[1] - 1] if isinstance(atom, Mod) else [n // k for n in inner or () for k in divisors]
+    return (min(ends), max(ends)) if ends else None
 
 
 def apply_compound(a: CompoundAtom, x: Dim, y: Dim, bounds: Bounds | None = None) -> Dim:
