@@ -72,12 +72,12 @@ def row_room(buffer: TensorType, params: Sequence[TensorType], access_bytes: int
 
     None if there are no such rows, if they are aligned, if they begin in different places, or if some type is no box of constant margins.
     """
-    step, length = max(1, access_bytes // buffer.dtype.bytes), buffer.shape[-1]
+    step = max(1, access_bytes // buffer.dtype.bytes)
     rows = [p.layout.physical_dims[-1] for p in params if p.layout and p.is_subview_of(buffer) and not p.dtype.element]
-    margins = [n for row in rows for n in (row.margin_before, row.margin_after)]
-    starts = {row.margin_before for row in rows if row.margin_before or row.margin_after}
-    if buffer.layout or len(rows) + list(params).count(buffer) < len(params):
+    if buffer.layout or not rows or len(rows) + list(params).count(buffer) < len(params):
         return None
+    length, margins = buffer.shape[-1], [n for row in rows for n in (row.margin_before, row.margin_after)]
+    starts = {row.margin_before for row in rows if row.margin_before or row.margin_after}
     if not all(isinstance(n, int) for n in (length, *margins)) or len(offsets := {n % step for n in starts}) != 1:
         return None
     before = -offsets.pop() % step

@@ -151,7 +151,7 @@ def _sum_error(node: Node, operands: list[torch.Tensor], eps: float, count: int)
 
 def has_known_codes(node: Node) -> bool:
     """Return True if `node` depends on constants only and is computed from integers or floats of 8 bits: rows may be scaled for these."""
-    types = (n.type for n in Graph((), (node,)).nodes)
+    types = (n.result_type for n in Graph((), (node,)).nodes)
     dtypes = [t.dtype for t in types if isinstance(t, TensorType)]
     return is_known(node) and any(d.is_integer or (d.is_encoded and d.bits == 8) for d in dtypes)
 

@@ -53,8 +53,12 @@ def test_what_shares_a_kernel_is_aligned_together() -> None:
         BEFORE.replace("output %c: f32[6, 8]", "output %c: f32[6, 8] output %d: f32[6, 10]").replace("launch @read(%b, %c)", "launch @read(%b, %c) copy %b -> %d"),
         program("f32[6, 16]", "f32[6, 8]{0, 1+4:4}", "f32[6, 16]"),
         program("f32[8, 10]", "f32[6, 10]{0+1:1, 1}", "f32[8, 10]"),
+        """program { input %a: f32[6]  buffer %b: f32[]  output %c: f32[]
+          kernel @sum(in %x: f32[6], out %y: f32[]) { %s = reduce add %i in 0..6 { yield %x[%i] }  store %s, %y[] }
+          kernel @root(in %x: f32[], out %y: f32[]) { store sqrt(%x[]), %y[] }
+          launch @sum(%a, %b)  launch @root(%b, %c) }""",
     ],
-    ids=["an output", "a copied buffer", "aligned rows", "whole rows"],
+    ids=["an output", "a copied buffer", "aligned rows", "whole rows", "a scalar"],
 )  # fmt: skip
 def test_other_buffers_stay(unchanged: str) -> None:
     check_pass("gpu-align", unchanged=unchanged)
