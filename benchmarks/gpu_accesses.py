@@ -55,9 +55,6 @@ def line_seconds(table: Accesses, accesses: Sequence[Access], gpu: GPU) -> float
     for a in accesses:
         strides = (table.stride(a, r.var) for r in a.loops if r.tile > 1 and is_parallel(table, r))
         stride = min((s for s in strides if s), default=1) * table.types[a.buffer].dtype.bytes
-        lines += (
-            elements(table, a)
-            / gpu.warp_threads
-            * min(gpu.warp_threads, ceil(gpu.warp_threads * stride / gpu.line_bytes))
-        )
+        warp_lines = min(gpu.warp_threads, ceil(gpu.warp_threads * stride / gpu.line_bytes))
+        lines += elements(table, a) / gpu.warp_threads * warp_lines
     return gpu.seconds(lines / gpu.multiprocessors)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from compiler.analysis.index_width import has_long_indices
 from compiler.codegen.triton.descriptors import TensorDescriptors
+from compiler.codegen.triton.reductions import is_short
 from compiler.codegen.triton.source_scopes import INNERMOST
 from compiler.codegen.triton.triton_names import (
     ANY_DTYPE_FUNCTIONS,
@@ -37,9 +38,6 @@ from compiler.ir.types import f32, f64
 
 ATOM_PRECEDENCE = UNARY_PRECEDENCE + 1
 """Precedence of names and calls."""
-
-ACCESS_BYTES = 16
-"""Widest access of a thread to memory, on every GPU."""
 
 MAX_LINE_OPS = 12
 """Most operations in one line of source, for readability."""
@@ -241,16 +239,16 @@ class TritonExprEmitter:
         text = name if offset == 0 else f"{name} + {self.index_text(offset, axes)}"
         return text if set(self.index_axes((offset,))) == set(axes) else f"tl.broadcast_to({text}, {self.shape(axes)})"
 
-    def merge_axes(self, offset: Dim, axes: tuple[str, ...], element_bytes: int) -> tuple[Dim, tuple[str, ...]]:
-        """Return an offset and its axes, the last two as one where elements follow each other that are few along the last.
+    def merge_axes(self, offset: Dim, axes: tuple[str, ...]) -> tuple[Dim, tuple[str, ...]]:
+        """Return an offset and its axes, the last two as one where the last is a window and windows follow each other.
 
-        Narrow windows beside each other are one row: x + i[:, None]*2 + k[None, :]  ->  x + i_k.
+        x + i[:, None]*2 + k[None, :]  ->  x + i_k, of which a thread loads several windows at once
         """
-        if len(axes) < 2 or self.has_long_indices or self.loops[axes[-1]].tile * element_bytes >= ACCESS_BYTES:
+        if len(axes) < 2 or self.has_long_indices or not is_short(self.loops[axes[-1]]):
             return offset, axes
         outer, inner = (self.loops[v] for v in axes[-2:])
         count, rest = inner.tile, substitute(offset, {outer.var: 0, inner.var: 0})
-        if (inner.lo, inner.extent) != (0, count) or offset - rest != var(outer.var) * count + var(inner.var):
+        if offset - rest != var(outer.var) * count + var(inner.var):
             return offset, axes
         start = self.starts[outer.var]
         first = f"{start if start.isidentifier() else f'({start})'}*{count} + " if start != "0" else ""
@@ -270,7 +268,7 @@ class TritonExprEmitter:
         own = tuple(a for a in axes if a in varying_axes)
         offset, block_axes = self.types[e.buffer].offset(e.index), own
         if e.mask is None:
-            offset, block_axes = self.merge_axes(offset, own, self.types[e.buffer].dtype.bytes)
+            offset, block_axes = self.merge_axes(offset, own)
         pointer = self.pointer(e.buffer, offset, block_axes)
         tests = self.bounds_tests(varying_axes if block_axes == own else block_axes, block_axes)
         if e.mask is not None:
