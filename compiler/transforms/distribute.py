@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from compiler.errors import TransformError
 from compiler.ir import scalar
@@ -112,3 +113,27 @@ def in_row(body: Block, local: Local, buffer: Local, row: tuple[Dim, ...]) -> Bl
     """Access the elements of `local` in a row of `buffer` instead."""
     accessed = tile.map_accesses(body, local.buffer, lambda index: (*row, local.type.offset(index)))
     return tuple(substitute_names(s, {local.buffer: buffer.buffer}) for s in accessed)
+
+
+def distribute_sum(total: Reduce, fresh: NameSupply) -> Block:
+    """Compute the terms of a sum over one loop in a loop of their own, which stores them.
+
+    %t = reduce add %r in 0..17 { %s = reduce add %k { ... }  yield %s }
+    ->  local %e: f32[17]
+        for %r in 0..17 { %s = reduce add %k { ... }  store %s, %e[%r] }
+        %t = reduce add %l in 0..17 { yield %e[%l] }
+
+    A local buffer that holds the terms already serves.  TransformError if the number of terms is not known.
+    """
+    (rows,) = total.ranges
+    if not isinstance(rows.extent, int):
+        raise TransformError(f"the number of terms of %{total.name} is not known")
+    again = rows.with_(var=fresh(f"{rows.var}.term"))
+    stores = (s for s in total.body if isinstance(s, Store) and s.value == total.value)
+    held = next((s for s in stores if s.index == (var(rows.var),)), None)
+    buffer = held.buffer if held else fresh(f"{total.name}.terms")
+    index, dtype = (0 if held else rows.lo), total.value.dtype
+    store = () if held else (Store(buffer, (var(rows.var) - index,), total.value),)
+    terms = replace(total, ranges=(again,), body=(), value=Load(dtype, buffer, (var(again.var) - index,)))
+    local = () if held else (Local(buffer, TensorType(dtype, (rows.extent,))),)
+    return (*local, For(rows, (*total.body, *store)), terms)
