@@ -8,7 +8,6 @@ from itertools import product as product_of
 from math import gcd, prod
 
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
-from compiler.cost.cache_traffic import PAGE_BYTES
 from compiler.cost.contraction import (
     RegisterTile,
     best_common_width,
@@ -23,6 +22,7 @@ from compiler.cost.contraction_nest import (
     row_stride_bytes,
     tiling_extent,
 )
+from compiler.cost.line_traffic import PAGE_BYTES
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.vectorization import transpose_loops
 from compiler.ir.tile import kernel as tile
