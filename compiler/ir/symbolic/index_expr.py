@@ -12,6 +12,7 @@ a plain `int`.  Floor divisions round toward minus infinity, as in Python.  Comp
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
@@ -187,31 +188,28 @@ def _divide_terms_symbolic(num: Dim, den: IndexExpr) -> tuple[Dim, Dim]:
         times = dict(_terms(num)).get(first, 0) // times
         return (times, 0) if num == den * times else (0, num)
     (mono, coef), quotient, remainder = den.terms[0], dict[Monomial, int](), dict[Monomial, int]()
+    divisor = Counter(mono)
     for m, c in _terms(num):
-        factors = list(m)
-        divides = c % coef == 0
-        for atom in mono:
-            divides = divides and atom in factors
-            if divides:
-                factors.remove(atom)
-        if divides:
-            quotient[tuple(factors)] = c // coef
+        if c % coef == 0 and divisor <= Counter(m):
+            quotient[tuple((Counter(m) - divisor).elements())] = c // coef
         else:
             remainder[m] = c
     return _canonicalize(quotient), _canonicalize(remainder)
 
 
-def _is_in_range(d: Dim, den: IndexExpr, bounds: Bounds | None) -> bool:
-    """Return True if `d` is provably in 0..den-1."""
-    low, gap = interval(d, bounds), interval(den - d, bounds)
-    return d == 0 or (low is not None and gap is not None and low[0] >= 0 and gap[0] > 0)
+def _known_quotient(d: Dim, den: IndexExpr, bounds: Bounds | None) -> int | None:
+    """Return the quotient of `d` if it is provably 0 or -1."""
+    limits = ((k, interval(d - k * den, bounds), interval(den * (k + 1) - d, bounds)) for k in (0, -1))
+    known = (k for k, low, gap in limits if low is not None and gap is not None and low[0] >= 0 and gap[0] > 0)
+    return 0 if d == 0 else next(known, None)
 
 
 def floordiv(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
     """Return `num // den`, simplified under `bounds` of the variables; ZeroDivisionError if `den` is the constant 0."""
     if isinstance(den, IndexExpr):
         quotient, remainder = _divide_terms_symbolic(num, den)
-        return quotient if _is_in_range(remainder, den, bounds) else quotient + _atom(FloorDiv(remainder, den))
+        known = _known_quotient(remainder, den, bounds)
+        return quotient + (_atom(FloorDiv(remainder, den)) if known is None else known)
     if den == 0:
         raise ZeroDivisionError(f"{num} // 0")
     quotient, remainder = _divide_terms(num, den)
@@ -227,7 +225,8 @@ def mod(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
     """Return `num % den`, simplified under `bounds` of the variables; ZeroDivisionError if `den` is the constant 0."""
     if isinstance(den, IndexExpr):
         _, remainder = _divide_terms_symbolic(num, den)
-        return remainder if _is_in_range(remainder, den, bounds) else _atom(Mod(remainder, den))
+        known = _known_quotient(remainder, den, bounds)
+        return _atom(Mod(remainder, den)) if known is None else remainder - known * den
     if den == 0:
         raise ZeroDivisionError(f"{num} % 0")
     _, remainder = _divide_terms(num, den)

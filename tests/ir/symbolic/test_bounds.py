@@ -52,3 +52,10 @@ def test_a_quotient_by_a_size_is_bounded_where_the_size_is_above_zero() -> None:
     assert interval(-8 // size, {"n": (3, 5)}) == (-3, -2)
     assert interval((S + 7) % S, {}) == (0, 999)
     assert interval(8 // size, {}) is None
+
+
+def test_what_is_less_than_a_size_away_from_zero_has_a_known_quotient() -> None:
+    size, short = dynamic_size("n", 5, 1000, 100), dynamic_size("m", 2, 1000, 100)
+    assert ((3 - size) // size, (3 - size) % size) == (-1, 3)
+    assert (-3 // size, -3 % size) == (-1, size - 3)
+    assert str(-3 % short) == "(-3)%m"
