@@ -12,7 +12,7 @@ from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Elementwise, Reduction, primitive_of
+from compiler.ir.graph.structure import Elementwise, Reduction, index_vars, is_permutation, primitive_of, through_view
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.two_level_scan import reduce_op
 
@@ -29,7 +29,7 @@ class TwoLevelReduction(GraphPass):
     Exponentials of differences from the maximum of a row are computed from the maximum of their block, while that is in cache,
     and their sums and quotients scaled (Milakov and Gimelshein, 2018): see `two_level_exponentials`.
 
-    Blocks are equal slices of the outermost reduced dimension, at least `steps_per_thread` for each thread, and fit half of
+    Blocks are equal slices of the reduced dimension that is outermost in memory, at least `steps_per_thread` for each thread, and fit half of
     the first-level cache where it has such a divisor, but are at most `max_excess` times more than that takes.  Applies
     where threads would idle for longer than a second kernel takes, and than rows take to be read again that one kernel keeps in cache;
     and where exponentials would read rows again that no kernel keeps.
@@ -65,7 +65,7 @@ class TwoLevelReduction(GraphPass):
         seconds = machine.operation_seconds(operations)
         if seconds < self.min_seconds:
             return 0
-        outer, row_bytes = x.type.static_shape()[dims[0]], prod(x.type.static_shape()) // rows * x.dtype.bytes
+        outer, row_bytes = x.type.static_shape()[outermost_dim(n)], prod(x.type.static_shape()) // rows * x.dtype.bytes
         steps = -(-self.steps_per_thread * machine.threads // rows)
         fitting = -(-2 * row_bytes // machine.l1)
         most = min(outer, self.max_excess * max(2, steps, fitting))
@@ -88,30 +88,44 @@ def is_read_again(graph: Graph, x: Node) -> bool:
     return any(len(graph.users[n]) > 1 for n in reachable([x], operands))
 
 
-def in_blocks(x: Node, dims: Sequence[int], count: int) -> Node:
-    """Return `x` with the first of `dims` split into blocks and their elements, or with another dimension of 1 if it is one."""
-    first = dims[0]
-    size = (count, x.shape[first] // count) if x.shape[first] != 1 else (1, 1)
-    return ops.reshape(x, shape=(*x.shape[:first], *size, *x.shape[first + 1 :]))
+def outermost_dim(n: Node) -> int:
+    """Return the dimension that a plain reduction reduces and that is outermost in memory, as far as permutations tell."""
+    (x,), dims = n.operands, reduced_dims(n)
+    index = index_vars("i", x.type.rank)
+    variables = {index[d]: d for d in dims}
+    while is_permutation(x):
+        x, index = through_view(x, index, {})
+    return next((variables[d] for d in index if d in variables), dims[0])
 
 
-def in_each_block(n: Node, blocks: Node) -> Node:
-    """Build reduction `n` of each of `blocks`."""
+def in_blocks(x: Node, dim: int, count: int) -> Node:
+    """Return `x` with `dim` split into blocks and their elements, or with another dimension of 1 if it is one."""
+    size = (count, x.shape[dim] // count) if x.shape[dim] != 1 else (1, 1)
+    return ops.reshape(x, shape=(*x.shape[:dim], *size, *x.shape[dim + 1 :]))
+
+
+def dims_in_blocks(n: Node, dim: int) -> tuple[int, ...]:
+    """Return the dimensions that reduction `n` reduces where its operand has blocks of `dim`."""
+    return tuple(d + (d >= dim) for d in reduced_dims(n))
+
+
+def in_each_block(n: Node, blocks: Node, dim: int) -> Node:
+    """Build reduction `n` of each of `blocks` of `dim`."""
     assert isinstance(n.structure, Reduction)
-    dims = tuple(d + 1 for d in reduced_dims(n))
-    return reduce_op(n.structure.combine, n.dtype)(blocks, dims=dims, keepdim=True)
+    return reduce_op(n.structure.combine, n.dtype)(blocks, dims=dims_in_blocks(n, dim), keepdim=True)
 
 
-def of_all_blocks(n: Node, partial: Node) -> Node:
-    """Build reduction `n` from the results of its blocks."""
+def of_all_blocks(n: Node, partial: Node, dim: int) -> Node:
+    """Build reduction `n` from the results of its blocks of `dim`."""
     assert isinstance(n.structure, Reduction)
-    dims = (reduced_dims(n)[0], *(d + 1 for d in reduced_dims(n)))
+    dims = tuple(sorted((dim, *dims_in_blocks(n, dim))))
     return ops.reshape(reduce_op(n.structure.combine, n.dtype)(partial, dims=dims, keepdim=True), shape=n.shape)
 
 
 def two_level_reduction(n: Node, count: int) -> Node:
     """Build reduction `n` from reductions of `count` blocks of its outermost reduced dimension, and of their results."""
-    return of_all_blocks(n, in_each_block(n, in_blocks(n.operands[0], reduced_dims(n), count)))
+    dim = outermost_dim(n)
+    return of_all_blocks(n, in_each_block(n, in_blocks(n.operands[0], dim, count), dim), dim)
 
 
 def maximum_of_exponentials(n: Node) -> Node | None:
@@ -149,13 +163,13 @@ def two_level_exponentials(graph: Graph, n: Node, count: int) -> dict[Node, Node
 
     %m is 0 where the maximum is infinite, and so are its products with %f what %e was.
     """
-    (e,), dims = n.operands, reduced_dims(n)
+    (e,), dims, dim = n.operands, reduced_dims(n), outermost_dim(n)
     x, shift = e.operands[0].operands
-    blocks = in_blocks(x, dims, count)
-    largest = ops.amax(blocks, dims=tuple(d + 1 for d in dims), keepdim=True)
+    blocks = in_blocks(x, dim, count)
+    largest = ops.amax(blocks, dims=dims_in_blocks(n, dim), keepdim=True)
     power = e.op(ops.sub(blocks, ops.where(ops.isinf(largest), 0, largest)), loc=e.loc)
     bounded = ops.where(ops.eq(largest, inf), 0, largest)
-    factor = e.op(ops.sub(bounded, in_blocks(shift, dims, count)), loc=e.loc)
+    factor = e.op(ops.sub(bounded, in_blocks(shift, dim, count)), loc=e.loc)
 
     def scaled(by: Node) -> Node:
         return ops.reshape(ops.mul(power, by), shape=e.shape)
@@ -166,7 +180,7 @@ def two_level_exponentials(graph: Graph, n: Node, count: int) -> dict[Node, Node
         if primitive_of(u) == "div" and u.operands[0] is e and is_same_in_rows(u.operands[1], e, dims)
     )
     return {
-        n: of_all_blocks(n, ops.mul(in_each_block(n, power), factor)),
+        n: of_all_blocks(n, ops.mul(in_each_block(n, power, dim), factor), dim),
         e: scaled(factor),
-        **{u: scaled(ops.div(factor, in_blocks(u.operands[1], dims, count))) for u in quotients},
+        **{u: scaled(ops.div(factor, in_blocks(u.operands[1], dim, count))) for u in quotients},
     }

@@ -49,6 +49,22 @@ def test_every_reduction_keeps_its_meaning(op: str, attrs: str) -> None:
     check_equivalent(before, after)
 
 
+def test_blocks_are_slices_of_memory() -> None:
+    check_pass(
+        BLOCKS_OF_ANY_SIZE,
+        before="graph(%x: f64[64, 6]) { %t = permute %x {dims=[1, 0]} %y = sum %t {dims=[0, 1]} return %y }",
+        after="""graph(%x: f64[64, 6]) {
+          %t: f64[6, 64] = permute %x {dims=[1, 0]}
+          %b: f64[6, 4, 16] = reshape %t {shape=[6, 4, 16]}
+          %s: f64[1, 4, 1] = sum %b {dims=[0, 2], keepdim=true}
+          %a: f64[1, 1, 1] = sum %s {dims=[0, 1, 2], keepdim=true}
+          %y: f64[] = reshape %a {shape=[]}
+          return %y }""",
+        machine=MACHINE,
+        idempotent=False,
+    )
+
+
 def test_blocks_fit_the_first_level_cache() -> None:
     graph = parse_graph("graph(%x: f32[1, 1048576]) { %y = amax %x {dims=[1]} return %y }")
     (n,) = graph.outputs
