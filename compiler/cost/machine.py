@@ -111,6 +111,8 @@ class Caches:
     )
     l3_latency: float = quantity(50.0, "cycles", "Of one line from the last cache, in order.", "l3_latency")
     memory_latency: float = quantity(400.0, "cycles", "Of one line from memory, in order.", "memory_latency")
+    tlb_pages: int = quantity(4096, "pages", "Whose translations a core keeps in its last TLB.", DATA_SHEET)
+    page_walk_cycles: float = quantity(40.0, "cycles", "Of a translation that it has to find.", "page_walk_cycles")
     l2_bytes_per_cycle: int = quantity(32, "bytes/cycle", "From L2, as choices of tiles count it.", RANKED)
     l3_bytes_per_cycle: int = quantity(
         10, "bytes/cycle", "From beyond L2, as choices of ops and kernels count it.", TIMED

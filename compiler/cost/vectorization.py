@@ -16,6 +16,7 @@ from functools import cache
 from compiler.analysis.accesses import Access, Accesses
 from compiler.analysis.scanned_rows import is_scan_of_rows
 from compiler.cost.contraction import ContractionProblem, best_tiles
+from compiler.cost.line_traffic import PAGE_BYTES
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved
 from compiler.ir.symbolic.affine import coefficient, contiguous_width
@@ -102,7 +103,7 @@ def _access_cost(
         length = dim_hint(product(r.extent for r in along))
         if is_interleaved(length, step, lanes):
             return vectors * machine.deinterleave_cost * length
-        each = machine.transpose_cost + lanes / min(lanes, length)
+        each = machine.transpose_cost + (1 + page_walk_ops(table, a, v, machine)) * lanes / min(lanes, length)
         if aliased and a.is_store and length * element_bytes % CACHE_LINE_BYTES:
             each += machine.aliased_transpose_cost * lanes
     elif any(table.stride(a, r.var) == 1 and is_scan_of_rows(table, table.loops[r.var][1], lanes) for r in a.loops):
@@ -113,6 +114,26 @@ def _access_cost(
         return vectors * lanes * (machine.aliased_gather_cost if aliased else machine.gather_cost)
     rows = _accumulator_rows(table, a, v, lanes, machine) if each != 1 or converted else 1
     return vectors * (1 + (each - 1) / rows + converted / (rows if lane_stride else 1))
+
+
+def page_walk_ops(table: Accesses, a: Access, v: str, machine: Machine) -> float:
+    """Return the operations in the time of a page walk, 0 if none is needed for each row of a block of `a` that is transposed.
+
+    Before the next columns of a row, blocks with lanes along `v` go across all rows; those of all buffers may lie in too many pages.
+    """
+    if _step_bytes(table, a, v) < PAGE_BYTES:
+        return 0.0
+    rows = {b.buffer: distant_rows(table, b) for b in table.all if _step_bytes(table, b, v) >= PAGE_BYTES}
+    return machine.page_walk_cycles * machine.loads_per_cycle if sum(rows.values()) > machine.tlb_pages else 0.0
+
+
+def distant_rows(table: Accesses, a: Access) -> int:
+    """Return the iterations of the loops along which an access steps over a page at least."""
+    return tile.iteration_count_hint(r for r in a.loops if _step_bytes(table, a, r.var) >= PAGE_BYTES)
+
+
+def _step_bytes(table: Accesses, a: Access, v: str) -> int:
+    return abs(table.stride(a, v) or 0) * table.types[a.buffer].dtype.bytes
 
 
 def _is_deinterleaved(a: Access, step: int, lanes: int) -> bool:

@@ -214,6 +214,12 @@ class Const(Expr):
 
     value: Number
 
+    def to(self, dtype: DType) -> Expr:
+        """Convert by value; between floats at once if `dtype` has every number of this type."""
+        if self.dtype.is_float and dtype.is_float and dtype.includes(self.dtype):
+            return const(round_to(self.value, self.dtype).item(), dtype)
+        return super().to(dtype)
+
     def _fields(self) -> tuple[Any, ...]:
         return (repr(self.value),)  # distinguishes 0.0 from -0.0; all NaNs are equal
 

@@ -15,6 +15,7 @@ import torch
 
 from compiler.codegen.llvm.object_file import emit_object
 from compiler.codegen.llvm.targets import CPUTarget
+from compiler.cost.line_traffic import PAGE_BYTES
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.ir.text.tile_parser import parse_program
 from compiler.runtime.cpu_executable import CPUExecutable
@@ -277,6 +278,15 @@ def memory_latency(b: Bench) -> float:
     return latency(b, 4 * b.machine.l3)
 
 
+def page_walk_cycles(b: Bench) -> float:
+    """Reads of one line in each of twice as many pages as the TLB keeps; these lines fit the second-level cache."""
+    pages = 2 * b.machine.tlb_pages
+    loop = replace(ALIGNED_LOADS, chains=CACHE_LINE_BYTES * 8 // b.target.vector_bits, gap=PAGE_BYTES)
+    data = torch.ones(pages * loop.step_bytes(b.target), dtype=torch.uint8)  # NumPy asks for huge pages
+    function = compiled_loop(loop, b.target)
+    return b.timer(lambda: function(pages, data.data_ptr(), -1)) / pages * b.frequency
+
+
 CHAIN = """program {{
   input %x: f32[{n}]
   input %w: f32[{n}, {rows}]
@@ -327,7 +337,7 @@ MICROBENCHMARKS: dict[str, Callable[[Bench], float]] = {
     for f in (
         frequency, fma_per_cycle, fma_latency, bf16_dots_per_cycle, library_call_cycles, loads_per_cycle, loads_per_broadcast, unaligned_cost, stores_per_cycle,
         shuffles_per_cycle, shuffle_latency, l2_line_cycles, l3_line_cycles, memory_line_cycles, scattered_line_cycles, l3_latency,
-        memory_latency, launch_seconds, parallel_seconds,
+        memory_latency, page_walk_cycles, launch_seconds, parallel_seconds,
     )
 }  # fmt: skip
 """Microbenchmarks by the field that they measure."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from itertools import pairwise
 
 from compiler.errors import TransformError
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load, Ref
-from compiler.ir.symbolic.index_expr import var
+from compiler.ir.symbolic.index_expr import Dim, product, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Let, Local, Reduce, Stmt, Store, loaded_buffers, stored_buffers
-from compiler.ir.tile.substitution import NameSupply
+from compiler.ir.tile.substitution import NameSupply, substitute_names
 from compiler.ir.tile.uses import used_names
-from compiler.ir.types import TensorType
+from compiler.ir.types import DType, TensorType
 
 
 def backward_slice(body: Block, names: set[str]) -> Block:
@@ -92,3 +92,78 @@ def distribute_at(loop: For, starts: Collection[int], fresh: NameSupply) -> Bloc
         loops.append(replace(loop, body=(*read, *part, *stores)))
     locals_ = (Local(load.buffer, TensorType(load.dtype, (rows.extent,))) for load in kept.values())
     return (*locals_, *loops)
+
+
+def distribute_producers(loop: For, count: int, fresh: NameSupply, row_stride: Callable[[Dim, DType], Dim]) -> Block:
+    """Run the first `count` statements of a loop's body in a loop of their own, one index after another.
+
+    for %i in 8..16 tile 8 { local %x: f32[99]  for %k { store f, %x[%k] }  %s = reduce add %r { %x[%r] * %w[%r] } ... }
+    ->  local %x.rows: f32[8, 112]
+        for %i in 8..16 { for %k { store f, %x.rows[%i - 8, %k] } }
+        for %i in 8..16 tile 8 { %s = reduce add %r { %x.rows[%i - 8, %r] * %w[%r] } ... }
+
+    The loop has at most `tile` indices.  A row of a local buffer is padded to `row_stride(its size, dtype)` elements.
+    TransformError if the first statements store other buffers than their own, the rest stores what they read, or uses a value of
+    theirs as an index.
+    """
+    rows, first, rest = loop.range, loop.body[:count], loop.body[count:]
+    own = {s.buffer: s.type for s in first if isinstance(s, Local)}
+    used = loaded_buffers(rest).union(*map(used_names, rest))
+    values = {s.name: s.value.dtype for s in first if isinstance(s, (Let, Reduce)) and s.name in used}
+    if outside := stored_buffers(first) - own.keys():
+        raise TransformError(f"%{min(outside)} is stored to in the loop that computes the operand")
+    if overwritten := stored_buffers(rest) & (loaded_buffers(first) - own.keys()):
+        raise TransformError(f"%{min(overwritten)} is stored to while the operand is computed from it")
+    if indices := values.keys() & set().union(*map(variables, tile.index_exprs(rest))):
+        raise TransformError(f"%{min(indices)} is an index")
+    row = (var(rows.var) - rows.lo,)
+    row_loads = {name: Load(dtype, fresh(f"{name}.rows"), row) for name, dtype in values.items()}
+
+    def store_value(s: Stmt) -> Block:
+        if isinstance(s, (Let, Reduce)) and s.name in row_loads:
+            return s, Store(row_loads[s.name].buffer, row, Ref(s.value.dtype, s.name))
+        return (s,)
+
+    def read(e: Expr) -> Expr:
+        return scalar.transform(e, lambda x: row_loads.get(x.name, x) if isinstance(x, Ref) else x)
+
+    first, rest = tuple(x for s in first for x in store_value(s)), tile.map_exprs(rest, read)
+    buffers = [Local(e.buffer, TensorType(e.dtype, (rows.tile,))) for e in row_loads.values()]
+    for local in (s for s in first if isinstance(s, Local) and s.buffer in used):
+        size = row_stride(product(local.type.physical_shape), local.type.dtype)
+        buffers.append(
+            Local(fresh(f"{local.buffer}.rows"), TensorType(local.type.dtype, (rows.tile, size)), local.space)
+        )
+        first = in_row(tuple(s for s in first if s is not local), local, buffers[-1], row)
+        rest = in_row(rest, local, buffers[-1], row)
+    return (*buffers, For(rows.with_(tile=1), first), For(rows, rest))
+
+
+def in_row(body: Block, local: Local, buffer: Local, row: tuple[Dim, ...]) -> Block:
+    """Access the elements of `local` in a row of `buffer` instead."""
+    accessed = tile.map_accesses(body, local.buffer, lambda index: (*row, local.type.offset(index)))
+    return tuple(substitute_names(s, {local.buffer: buffer.buffer}) for s in accessed)
+
+
+def distribute_sum(total: Reduce, fresh: NameSupply) -> Block:
+    """Compute the terms of a sum over one loop in a loop of their own, which stores them.
+
+    %t = reduce add %r in 0..17 { %s = reduce add %k { ... }  yield %s }
+    ->  local %e: f32[17]
+        for %r in 0..17 { %s = reduce add %k { ... }  store %s, %e[%r] }
+        %t = reduce add %l in 0..17 { yield %e[%l] }
+
+    A local buffer that holds the terms already serves.  TransformError if the number of terms is not known.
+    """
+    (rows,) = total.ranges
+    if not isinstance(rows.extent, int):
+        raise TransformError(f"the number of terms of %{total.name} is not known")
+    again = rows.with_(var=fresh(f"{rows.var}.term"))
+    stores = (s for s in total.body if isinstance(s, Store) and s.value == total.value)
+    held = next((s for s in stores if s.index == (var(rows.var),)), None)
+    buffer = held.buffer if held else fresh(f"{total.name}.terms")
+    index, dtype = (0 if held else rows.lo), total.value.dtype
+    store = () if held else (Store(buffer, (var(rows.var) - index,), total.value),)
+    terms = replace(total, ranges=(again,), body=(), value=Load(dtype, buffer, (var(again.var) - index,)))
+    local = () if held else (Local(buffer, TensorType(dtype, (rows.extent,))),)
+    return (*local, For(rows, (*total.body, *store)), terms)

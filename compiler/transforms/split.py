@@ -8,9 +8,9 @@ from itertools import pairwise
 
 from compiler.errors import TransformError
 from compiler.ir.symbolic.index_expr import Dim, ceildiv, minimum, var, variables
-from compiler.ir.tile.kernel import Block, For, Range
+from compiler.ir.tile.kernel import Block, For, Range, has_partial_rows
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
-from compiler.ir.tile.substitution import substitute_indices
+from compiler.ir.tile.substitution import NameSupply, substitute_indices
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,19 @@ def strip_mine_to_end(r: Range, size: int, name: str) -> Strips:
 def equal_strips(extent: int, longest: int) -> int:
     """Return the size of the fewest strips of at most `longest` indices, equal but for the last: 34 for 100 and 40."""
     return -(-extent // max(1, -(-extent // longest)))
+
+
+def in_tiles(rows: For, fresh: NameSupply, body: Callable[[For], Block], remainder: Callable[[For], Block]) -> Block:
+    """Loop over the tiles of `rows` around the `body` of each, with the `remainder` of a static extent after it."""
+    r, size = rows.range, rows.range.tile
+    if isinstance(r.extent, int) and r.extent <= size:
+        return body(replace(rows, range=r.with_(tile=r.extent)))
+    split = strip_mine_to_end if has_partial_rows(r) else strip_mine
+    strips = split(r, size, fresh(f"{r.var}.tile"))
+    tiles = replace(rows, range=strips.outer, body=body(replace(rows, range=strips.inner)))
+    if strips.remainder is None or not isinstance(strips.remainder.extent, int):
+        return (tiles,)
+    return (tiles, *remainder(replace(rows, range=strips.remainder.with_(tile=strips.remainder.extent))))
 
 
 def split_at(r: Range, point: Dim) -> list[Range]:

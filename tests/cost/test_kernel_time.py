@@ -78,3 +78,40 @@ def test_runs_shorter_than_a_page_are_scattered(row: int, share: float) -> None:
     far = traffic.cycles({"x": [(1.0, 1e12)]}) - traffic.cycles({"x": [(1.0, machine.l3 / 2)]})
     each = machine.scattered_line_cycles if share else machine.memory_line_cycles
     assert far == pytest.approx(48 * 8 * (each - machine.l3_line_cycles))
+
+
+def panels(rows: int, row: int) -> Kernel:
+    """Sum columns, 16 at a time, over `rows` rows of `row` floats."""
+    return parse_kernel(f"""
+kernel @k(in %x: f32[{rows}, {row}], out %y: f32[{row}]) {{
+  for %i in 0..{row} tile 16 lanes 16 {{
+    %acc = reduce add %r in 0..{rows} {{
+      yield %x[%r, %i]
+    }}
+    store %acc, %y[%i]
+  }}
+}}""")
+
+
+@pytest.mark.parametrize(
+    ("rows", "row", "walks"),
+    [
+        (2000, 1040, 0),  # all pages have translations
+        (8000, 1040, 65 * 8000),  # each panel touches as many pages again
+        (16000, 32, 0),  # the same bytes of 500 pages
+    ],
+)
+def test_pages_beyond_the_tlb_are_translated_again(rows: int, row: int, walks: int) -> None:
+    machine = Machine()
+    cycles = CacheTraffic(Accesses(panels(rows, row)), machine).translation_cycles
+    assert cycles == pytest.approx(walks * machine.page_walk_cycles, rel=0.02)
+
+
+def test_rates_of_streams_include_their_page_walks() -> None:
+    stream = parse_kernel("""
+kernel @k(in %x: f32[50000000], out %y: f32[50000000]) {
+  for %i in 0..50000000 tile 16 lanes 16 {
+    store %x[%i], %y[%i]
+  }
+}""")
+    assert CacheTraffic(Accesses(stream), Machine()).translation_cycles == 0

@@ -251,3 +251,17 @@ def test_blocks_are_transposed_along_rows_of_a_product() -> None:
         table = Accesses(parse_kernel(given))
         store = next(a for a in table.all if a.buffer == "y")
         assert [r.var for r in transpose_loops(table, store, "i", 16)] == loops
+
+
+@pytest.mark.parametrize(("rows", "walks"), [(2000, 0), (5000, 1)])
+def test_rows_in_more_pages_than_the_tlb_keeps_cost_a_page_walk_each(rows: int, walks: int) -> None:
+    """Lanes along rows that lie a page apart: a block of 16 x 16 goes through 16 pages."""
+    params = f"in %x: f32[{rows}, 1040], out %y: f32[1040, {rows}]"
+    found = scores(
+        params,
+        f"parallel %j in 0..1040 {{ parallel %i in 0..{rows} {{ store %x[%i, %j], %y[%j, %i] }} }}",
+    )
+    elements, vectors = 1040 * rows, 1040 * -(-rows // 16)
+    each = AVX512.transpose_cost + 1 + walks * AVX512.page_walk_cycles * AVX512.loads_per_cycle
+    stored = AVX512.unaligned_cost if rows % 16 else 1
+    assert found["i"] == int(2 * elements - vectors * (each + stored))

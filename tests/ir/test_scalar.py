@@ -9,7 +9,7 @@ from compiler.ir import scalar
 from compiler.ir.scalar import Expr, IndexValue, Load, Ref, call_primitive
 from compiler.ir.symbolic.index_expr import var
 from compiler.ir.text.tile_printer import print_expr
-from compiler.ir.types import boolean, f32, i64
+from compiler.ir.types import bf16, boolean, f32, i64
 
 X, MASK = Ref(f32, "x"), Ref(boolean, "m")
 
@@ -68,3 +68,9 @@ def test_expressions_die_with_their_last_name() -> None:
         assert [e() for e in alive] == [None, None, None]
     finally:
         gc.enable()
+
+
+def test_literals_are_converted_at_once_to_formats_with_all_their_numbers() -> None:
+    assert scalar.const(0.1, bf16).to(f32) == scalar.const(0.10009765625, f32)
+    assert scalar.const(0.1, f32).to(bf16) == call_primitive("cast", scalar.const(0.1, f32), dtype=bf16)
+    assert scalar.const(3, i64).to(f32) == call_primitive("cast", scalar.const(3, i64), dtype=f32)

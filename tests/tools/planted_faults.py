@@ -53,6 +53,7 @@ from compiler.passes.tile.online_softmax import OnlineSoftmaxBuilder
 from compiler.passes.tile.pack import Pack
 from compiler.passes.tile.unroll import Unroll
 from compiler.testing import Bisection, bisect
+from compiler.transforms import distribute
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -109,6 +110,9 @@ REVERSED = """kernel @k(in %x: f32[9], out %y: f32[9]) { local %e: f32[9]
 GATES = """kernel @k(in %x: f32[8, 9], in %w: f32[9, 64], out %y: f32[8, 64]) { parallel %j in 0..64 tile 32 lanes 16 {
   parallel %i in 0..8 tile 4 { %s = reduce add %k in 0..9 { yield %x[%i, %k] * %w[%k, %j] }
     %t = exp(%s) store %t / (%t + 1.0), %y[%i, %j] } } }"""
+PROLOGUE = """kernel @k(in %x: f32[8, 9], in %w: f32[9, 64], out %y: f32[8, 64]) { parallel %i in 0..8 tile 4 { local %t: f32[9]
+  for %k in 0..9 { store %x[%i, 8 - %k], %t[%k] }
+  for %j in 0..64 tile 32 lanes 16 { %s = reduce add %k in 0..9 { yield %t[%k] * %w[%k, %j] } store %s, %y[%i, %j] } } }"""
 PANELS = """kernel @matmul(in %x: f32[6, 9], const %w: f32[48, 9], out %y: f32[6, 48]) { parallel %i in 0..6 { parallel %j in 0..48 {
   %s = reduce add %k in 0..9 { yield %x[%i, %k] * %w[%j, %k] } store %s, %y[%i, %j] } } }"""
 UPDATE = """program { input %x: f32[4, 6]  input %v: f32[6]  output %y: f32[4, 6] -> %x  output %s: f32[4]
@@ -213,6 +217,8 @@ FAULTS = (
     Fault("vectorize", "a lost mask", MAP, replaced(vectorize_pass.tile, "map_ranges", lambda f: lambda body, rule: f(body, lambda r, s: (q := rule(r, s)).with_(hi=ceildiv(q.hi, q.lanes) * q.lanes) if rule(r, s).lanes and not r.lanes else rule(r, s))),
           "vectorize", "vectorized by"),
     Fault("peel", "a dropped remainder", SOFTMAX, replaced(peel, "peel_range", lambda f: lambda *a: f(*a)[:1]), message="partial tiles"),
+    Fault("split-prologue", "one row for all", PROLOGUE, replaced(distribute, "in_row", lambda f: lambda body, local, rows, row: f(body, local, rows, (0,))),
+          "split-prologue,unroll,peel", "row by row"),
     Fault("split-epilogue", "the epilogue first", GATES, replaced(split_epilogue, "distribute", lambda f: lambda *a: (f(*a)[0], *f(*a)[:0:-1])),
           "split-epilogue{max-epilogue-ops=150},unroll,peel,expand-math", "split into its own loop"),
     Fault("pack", "a layout without a dimension", PANELS, replaced(Pack, "packed_layout", lambda f: lambda *a: None if f(*a) is None else replace(f(*a), physical_dims=f(*a).physical_dims[:-1])), message="stored as"),

@@ -13,7 +13,7 @@ from math import prod
 
 from compiler.codegen.llvm.builder import first_lanes_mask
 from compiler.codegen.llvm.transpose import register_columns
-from compiler.cost.machine import CACHE_LINE_BYTES
+from compiler.cost.local_memory import row_stride
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_interleaved
 from compiler.ir.scalar import Expr
 from compiler.ir.symbolic.affine import coefficient, stride
@@ -78,15 +78,9 @@ class StorageBuffer:
 
     @property
     def copy_stride(self) -> Dim:
-        """Elements from one copy to the next: local buffers are padded to whole cache lines, unless they are short.
-
-        No register of a copy then lies in two lines, and the last one may be stored whole.  The number of lines is odd, so that
-        the same element of many copies lies in different sets of a cache.
-        """
-        size, line = product(self.type.physical_shape), CACHE_LINE_BYTES // self.type.dtype.bytes
-        if not self.is_local or not isinstance(size, int) or size <= line // 2 or self.is_private_to_lanes:
-            return size
-        return (-(-size // line) | 1) * line
+        """Elements from one copy to the next: padded in a local buffer, unless lanes have copies."""
+        size = product(self.type.physical_shape)
+        return row_stride(size, self.type.dtype) if self.is_local and not self.is_private_to_lanes else size
 
     def ends_in_padding(self, offset: Dim, lane: Axis | None, coord: Coord) -> bool:
         """Return True if the register at `coord`, from `offset` on, has the last elements of a copy, and for the rest padding.

@@ -87,13 +87,13 @@ def _attention(node: Node, q: Node, k: Node, v: Node, mask: Node | None = None) 
 
 
 def _attention_reference(q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool, scale: float, grouped: bool) -> Any:
-    """Reference by PyTorch, op by op for scores that are not finite: its fused kernels disagree about them."""
+    """Reference by PyTorch, op by op where its fused kernels disagree: scores that are not finite, masked ones times 0 or less."""
     if grouped:
         k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     wide = torch.promote_types(q.dtype, torch.float32)
     scores = torch.matmul(q.to(wide), k.mT.to(wide)) * scale
     causal_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-    if not bool(scores.isfinite().all()):
+    if not bool(scores.isfinite().all()) or (causal and scale <= 0):
         return torch.matmul(_masked_softmax(scores, mask, causal_mask if causal else None).to(v.dtype), v)
     if mask is not None and causal:  # PyTorch accepts only one of them
         mask, causal = mask.masked_fill(causal_mask, False if mask.dtype == torch.bool else float("-inf")), False

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from compiler.ir.symbolic.index_expr import Dim, ceildiv
-from compiler.ir.tile.kernel import Block, For, Kernel, Range, is_parallel_loop, stmt_body, stmt_ranges
+from compiler.ir.tile.kernel import Block, For, Kernel, Let, Range, is_parallel_loop, stmt_body, stmt_ranges
 
 
 def perfect_nest(body: Block) -> list[For]:
@@ -38,8 +38,8 @@ def wrap_in_nest(nest: Sequence[For | Range], body: Block) -> Block:
 
 
 def top_nests(kernel: Kernel) -> list[Kernel]:
-    """Return a kernel for every parallel loop at the top of `kernel`; `kernel` itself if any other statement stands there."""
-    if len(kernel.body) > 1 and all(map(is_parallel_loop, kernel.body)):
+    """Return a kernel for every parallel loop and every value at the top of `kernel`; `kernel` itself if it has other statements."""
+    if len(kernel.body) > 1 and all(isinstance(s, Let) or is_parallel_loop(s) for s in kernel.body):
         return [kernel.with_body((part,)) for part in kernel.body]
     return [kernel]
 

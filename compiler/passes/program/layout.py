@@ -167,7 +167,9 @@ class LayoutSearch:
         if key not in self.saved_ops_cache:
             table = self.with_collapsed_loops(self.kernel_accesses[name].with_param_types(types), types)
             lanes, scheduled = lane_count(table.kernel, self.machine), self.with_packed_elements(table, types)
-            scheduled = self.with_cached_operands(scheduled, tuple(p.type for p in scheduled.kernel.params))
+            scheduled = self.with_cached_operands(
+                scheduled, tuple(scheduled.types[p.name] for p in scheduled.kernel.params)
+            )
             scores = score_loops(scheduled, lanes, self.machine)
             by_lanes = best_disjoint_loops(scheduled.kernel.body, scores)[0]
             hoisted = hoisted_ops(table) // lanes

@@ -21,7 +21,7 @@ class Pack(TilePass):
 
     Panels are read contiguously, after the dimensions that loops around the lane loop index; only types change.  Rows
     that are read in order stay, if they consist of whole vectors.  Free at run time: constants are packed when the program
-    is built, and scratch buffers are private to the kernel.  Applies if all reads of a buffer prefer the same layout.
+    is built, and scratch buffers are private to the kernel.  Applies if all reads of a buffer by lanes prefer the same layout.
     """
 
     name = "pack"
@@ -38,15 +38,13 @@ class Pack(TilePass):
         return replace(ir, params=tuple(params))
 
     def packed_layout(self, table: Accesses, name: str) -> Layout | None:
-        """Return the layout that all reads of a buffer prefer, or None."""
-        layouts = {self.preferred_layout(table, a) for a in table.all if a.buffer == name and not a.is_store}
+        """Return the layout that all reads of a buffer by lanes prefer, or None."""
+        reads = ((a, lane_loop(table, a)) for a in table.all if a.buffer == name and not a.is_store)
+        layouts = {self.preferred_layout(table, a, lane) for a, lane in reads if lane is not None}
         return layouts.pop() if len(layouts) == 1 else None
 
-    def preferred_layout(self, table: Accesses, a: Access) -> Layout | None:
-        """Return the layout in which one read is contiguous over the lane tile, or None if no other is better."""
-        lane = next((r for r in a.loops if r.lanes and table.depends_on(a, r.var)), None)
-        if lane is None:
-            return None
+    def preferred_layout(self, table: Accesses, a: Access, lane: Range) -> Layout | None:
+        """Return the layout in which one read is contiguous over the tile of `lane`, or None if no other is better."""
         lane_dims = [k for k, d in enumerate(a.index) if lane.var in variables(d)]
         if len(lane_dims) != 1:
             return None
@@ -73,3 +71,8 @@ class Pack(TilePass):
         split = sum(depth(k) < order.index(lane.var) for k in others)
         dims = [PhysicalDim(k) for k in others]
         return dims[:split], dims[split:]
+
+
+def lane_loop(table: Accesses, a: Access) -> Range | None:
+    """Return the loop over whose lanes an access varies; None if it is of one element."""
+    return next((r for r in a.loops if r.lanes and table.depends_on(a, r.var)), None)

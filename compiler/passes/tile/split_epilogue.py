@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -15,7 +14,7 @@ from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.passes.tile.peel import remainder_code_ops, unrolled_ops
 from compiler.transforms.distribute import backward_slice, distribute
 from compiler.transforms.interchange import interchange
-from compiler.transforms.split import strip_mine, strip_mine_to_end
+from compiler.transforms.split import in_tiles
 
 
 @register
@@ -58,7 +57,7 @@ class SplitEpilogue(TilePass):
 
             try:
                 interchange([*nest, stmt], inside)  # rows go inside of the other loops
-                split = tile_loop(stmt, fresh, tile_body, rule)
+                split = in_tiles(stmt, fresh, tile_body, rule)
             except TransformError as refusal:
                 context.missed(self, f"epilogue of %{stmt.range.var} not split: {refusal}")
                 return (stmt,)
@@ -82,16 +81,3 @@ class SplitEpilogue(TilePass):
             or vectors * unrolled_ops(epilogue) > self.max_epilogue_ops
             or (has_partial and remainder_code_ops(rows.range, rows.body) > self.max_expanded_ops)
         )
-
-
-def tile_loop(rows: For, fresh: NameSupply, body: Callable[[For], Block], remainder: Callable[[For], Block]) -> Block:
-    """Loop over the tiles of `rows` around the `body` of each, with the `remainder` of a static extent after it."""
-    r, size = rows.range, rows.range.tile
-    if isinstance(r.extent, int) and r.extent <= size:
-        return body(replace(rows, range=r.with_(tile=r.extent)))
-    split = strip_mine_to_end if has_partial_rows(r) else strip_mine
-    strips = split(r, size, fresh(f"{r.var}.tile"))
-    tiles = replace(rows, range=strips.outer, body=body(replace(rows, range=strips.inner)))
-    if strips.remainder is None or not isinstance(strips.remainder.extent, int):
-        return (tiles,)
-    return (tiles, *remainder(replace(rows, range=strips.remainder.with_(tile=strips.remainder.extent))))

@@ -9,7 +9,6 @@ from math import gcd, prod
 
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
 from compiler.analysis.row_walk import walked_bytes
-from compiler.cost.cache_traffic import PAGE_BYTES
 from compiler.cost.code_size import stmt_size
 from compiler.cost.contraction import (
     RegisterTile,
@@ -25,6 +24,7 @@ from compiler.cost.contraction_nest import (
     row_stride_bytes,
     tiling_extent,
 )
+from compiler.cost.line_traffic import PAGE_BYTES
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.vectorization import transpose_loops
 from compiler.ir.tile import kernel as tile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from compiler.ir.graph.structure import (
 )
 from compiler.ir.interpret.graph import evaluate_node
 from compiler.ir.scalar import APPROXIMATED, FLUSHING
-from compiler.ir.symbolic.index_expr import evaluate
+from compiler.ir.symbolic.index_expr import Dim, evaluate
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.ir.types import DType, f32
 from compiler.passes.graph.winograd import INTERPOLATION_POINTS, is_unit_stride_3x3
@@ -44,8 +45,7 @@ class ErrorBounds:
 
     def overflow_mask(self, node: Node, value: torch.Tensor) -> torch.Tensor:
         """Return True for elements that overflow their dtype, or whose partial results may."""
-        partial = node.dtype if isinstance(node.structure, Scatter) else node.dtype.compute
-        largest, limits = torch.finfo(TORCH_DTYPES[node.dtype]).max, torch.finfo(TORCH_DTYPES[partial])
+        largest, limits = torch.finfo(TORCH_DTYPES[node.dtype]).max, _partial_range(node)
         return (value.isfinite() & (value.abs() > largest)) | (self.computing > limits.max * limits.eps)
 
 
@@ -84,8 +84,11 @@ def error_bounds(
         case Scatter():
             combine = node.structure.combine(node)
             if combine == "add":
-                return ErrorBounds(rounding, _sum_error(node, operands, eps, operands[-1].numel() or 1))
-            return ErrorBounds(rounding, eps * 8 * value.abs()) if combine == "mul" else None
+                terms = _num_points(node.structure.writes(node).extents)
+                return ErrorBounds(rounding, _sum_error(node, operands, eps, terms**2))  # equal terms round alike
+            if combine == "mul":
+                return ErrorBounds(rounding, _product_error(node, operands, value, eps, 6))
+            return None
         case Generate():
             return ErrorBounds(rounding, torch.zeros(()).double())
     return None
@@ -120,7 +123,11 @@ def is_flushing(node: Node) -> bool:
 
 def _reduction_length(node: Node) -> int:
     assert isinstance(node.structure, Reduction)
-    return int(np.prod([evaluate(d, {}) for d in node.structure.domain(node).extents]))
+    return _num_points(node.structure.domain(node).extents)
+
+
+def _num_points(extents: Sequence[Dim]) -> int:
+    return int(np.prod([evaluate(d, {}) for d in extents]))
 
 
 def _sum_error(node: Node, operands: list[torch.Tensor], eps: float, count: int) -> torch.Tensor:
@@ -166,6 +173,11 @@ def _winograd_error(node: Node, operands: list[torch.Tensor], eps: float) -> tor
     return error
 
 
+def _partial_range(node: Node) -> torch.finfo:
+    """Return the limits of the dtype of partial results, which a scatter stores."""
+    return torch.finfo(TORCH_DTYPES[node.dtype if isinstance(node.structure, Scatter) else node.dtype.compute])
+
+
 def _product_error(
     node: Node, operands: list[torch.Tensor], value: torch.Tensor, eps: float, count: int
 ) -> torch.Tensor:
@@ -173,10 +185,12 @@ def _product_error(
     error = (2 + count) * eps * value.abs().nan_to_num(0.0, 0.0)
     if not node.dtype.is_float:
         return error
-    finite = [x.abs().nan_to_num(1.0, 1.0) for x in operands]
-    growth: Any = evaluate_node(node, [x.clamp(min=1.0) for x in finite], torch.float64)
-    decay: Any = evaluate_node(node, [x.where(x > 0, 1.0).clamp(max=1.0) for x in finite], torch.float64)
-    info = torch.finfo(TORCH_DTYPES[node.dtype.compute])
+    finite = [x.abs().nan_to_num(1.0, 1.0) if x.is_floating_point() else x for x in operands]  # others are indices
+    large = [x.clamp(min=1.0) if x.is_floating_point() else x for x in finite]
+    small = [x.where(x > 0, 1.0).clamp(max=1.0) if x.is_floating_point() else x for x in finite]
+    growth: Any = evaluate_node(node, large, torch.float64)
+    decay: Any = evaluate_node(node, small, torch.float64)
+    info = _partial_range(node)
     overflows, underflows = growth > info.max, decay < info.smallest_normal
     leaves = (overflows & ((decay < 1) | (value == 0))) | (underflows & ((growth > 1) | value.isinf()))
     return torch.where(leaves, torch.inf, error)

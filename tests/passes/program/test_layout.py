@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from compiler.ir.tile.program import Program
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
+from compiler.passes.program.layout import LayoutAssignment, LayoutSearch
 from compiler.target import MatrixShape
 from compiler.testing.checks import canonical_text, check_pass, parse_ir
 
@@ -223,3 +225,27 @@ def test_scans_keep_rows_where_lanes_follow_the_dimensions_behind_theirs() -> No
           for %r in 0..9 { %s = %c[] + %x[%r, %j, %k]  store %s, %c[]  store %s, %y[%r, %j, %k] } } } }
       launch @scan(%a, %b) }"""
     check_pass("layout", unchanged=text, special=False)
+
+
+SHARED_ROWS = """program {
+  input %x: f32[7, 64, 10]  input %w: f32[1200, 10]  input %a: f32[7, 64, 1200]  input %v: f32[1200, 3]  output %y: f32[7, 64, 3]
+  buffer %t: f32[7, 64, 1200]
+  kernel @sum(in %x: f32[7, 64, 10], in %w: f32[1200, 10], in %a: f32[7, 64, 1200], out %t: f32[7, 64, 1200]) {
+    parallel %b in 0..7 { parallel %i in 0..64 { parallel %j in 0..1200 {
+      %s = reduce add %k in 0..10 { yield %x[%b, %i, %k] * %w[%j, %k] }
+      store %s + %a[%b, %i, %j], %t[%b, %i, %j] } } } }
+  kernel @product(in %t: f32[7, 64, 1200], in %v: f32[1200, 3], out %y: f32[7, 64, 3]) {
+    parallel %b in 0..7 { parallel %i in 0..64 { parallel %j in 0..3 {
+      %s = reduce add %k in 0..1200 { yield %t[%b, %i, %k] * %v[%k, %j] }
+      store %s, %y[%b, %i, %j] } } } }
+  launch @sum(%x, %w, %a, %t)  launch @product(%t, %v, %y) }"""
+
+
+def test_kernels_with_cached_operands_are_scored_in_the_layout_under_trial() -> None:
+    """@sum caches %w or %x transposed in either layout; what differs is whether it transposes %a as well."""
+    context, program = Context(), parse_ir(SHARED_ROWS)
+    assert isinstance(program, Program)
+    search = LayoutSearch(LayoutAssignment(), program, context)
+    launch = search.launches[0][0]
+    rows, columns = (search.kernel_saved_ops(launch.kernel, search.param_types(launch, c)) for c in ({}, {"t": 1}))
+    assert rows > columns

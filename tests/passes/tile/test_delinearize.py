@@ -194,6 +194,12 @@ MOVES = {
           parallel %i in 0..3 { store 0.0, %y[%i + 8] }
           parallel %i in 0..4 { parallel %r in 0..2 { store %x[%i], %y[%i*2 + %r] } } }""",
     ),
+    "a value before the loop": (
+        """kernel @k(in %x: f32[4], in %c: f32[], out %y: f32[12]) {
+          %e = exp(%c[])  parallel %i in 0..12 { store %x[%i//3] * %e, %y[%i] } }""",
+        """kernel @k(in %x: f32[4], in %c: f32[], out %y: f32[12]) {
+          %e = exp(%c[])  parallel %i in 0..4 { parallel %r in 0..3 { store %x[%i] * %e, %y[%i*3 + %r] } } }""",
+    ),
 }
 
 

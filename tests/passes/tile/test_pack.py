@@ -125,7 +125,11 @@ def test_reads_that_want_the_same_are_served() -> None:
 
 def test_reads_that_differ_leave_a_constant_as_it_is() -> None:
     check_pass("pack", unchanged=twice("%w[%j, %k]", "%w[%l, %j]"))
-    check_pass("pack", unchanged=twice("%w[%j, %k]", "%w[%l, 3]"))
+
+
+def test_reads_of_one_element_take_what_lanes_prefer() -> None:
+    reads = "%w[%j, %k]", "%w[5, %l]"
+    check_pass("pack", before=twice(*reads), after=twice(*reads, layout="{0/8, 1, 0%8}"))
 
 
 def test_panels_of_two_loops_over_one_dimension() -> None:
