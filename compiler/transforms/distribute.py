@@ -1,9 +1,10 @@
-"""Loop distribution: two loops for one, with local buffers for the values that go from the first to the second."""
+"""Loop distribution: several loops for one, with local buffers for the values that go from one to a later one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from itertools import pairwise
 
 from compiler.errors import TransformError
 from compiler.ir import scalar
@@ -62,6 +63,35 @@ def distribute(loop: For, first: Block, fresh: NameSupply) -> Block:
         For(rows, tuple(x for s in first for x in (s, *store_sum(s)))),
         For(rows.with_(tile=1), row_body),
     )
+
+
+def distribute_at(loop: For, starts: Collection[int], fresh: NameSupply) -> Block:
+    """Distribute a loop over the parts of its body that begin with the statements numbered `starts`.
+
+    for %i in 0..8 { %s = f(%x[%i])  for %k in 0..9 { store %s, %y[%k, %i] } }
+    ->  local %s.each: f32[8]
+        for %i in 0..8 { %s = f(%x[%i])  store %s, %s.each[%i] }
+        for %i in 0..8 { %s = %s.each[%i]  for %k in 0..9 { store %s, %y[%k, %i] } }
+
+    TransformError if the loop is serial, or its body has statements other than loops, bindings and stores.
+    """
+    body, rows = loop.body, loop.range
+    if not loop.parallel:
+        raise TransformError(f"the order of the steps of %{rows.var} matters")
+    if not all(isinstance(s, (Let, Reduce, For, Store)) for s in body):
+        raise TransformError(f"%{rows.var} has statements other than loops, bindings and stores")
+    parts = [body[k:end] for k, end in pairwise((0, *sorted(starts), len(body))) if k < end]
+    index, kept = (var(rows.var) - rows.lo,), dict[str, Load]()
+    loops: list[Stmt] = []
+    for k, part in enumerate(parts):
+        later = {name for p in parts[k + 1 :] for s in p for name in used_names(s)}
+        bound = {s.name: s.value.dtype for s in part if isinstance(s, (Let, Reduce)) and s.name in later}
+        read = [Let(name, load) for name, load in kept.items() if any(name in used_names(s) for s in part)]
+        kept |= {name: Load(dtype, fresh(f"{name}.each"), index) for name, dtype in bound.items()}
+        stores = (Store(kept[name].buffer, index, Ref(dtype, name)) for name, dtype in bound.items())
+        loops.append(replace(loop, body=(*read, *part, *stores)))
+    locals_ = (Local(load.buffer, TensorType(load.dtype, (rows.extent,))) for load in kept.values())
+    return (*locals_, *loops)
 
 
 def distribute_producers(loop: For, count: int, fresh: NameSupply, row_stride: Callable[[Dim, DType], Dim]) -> Block:

@@ -10,7 +10,7 @@ from compiler.ir.tile.kernel import Block, Reduce
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, substitute_indices
 from compiler.transforms.collapse import collapse
-from compiler.transforms.distribute import backward_slice, distribute
+from compiler.transforms.distribute import backward_slice, distribute, distribute_at
 from compiler.transforms.interchange import interchange
 from compiler.transforms.unroll_and_jam import unroll_and_jam
 from tests.transforms.apply import body_of, check_transform, loop_of
@@ -94,6 +94,25 @@ def test_loops_that_are_not_distributed() -> None:
         distributed(body_of(summed("store %s, %y[%i]", "%x[%i, %k] + %y[0]")))
     with pytest.raises(TransformError, match="statements other than"):
         distributed(body_of(summed("for %j in 0..2 { store %s, %y[%i] }")))
+
+
+SCALED = """kernel @k(in %x: f32[8], out %y: f32[5, 8]) {
+  parallel %i in 0..8 { %v = exp(%x[%i])  %w = %v * 2.0  for %k in 0..5 { store %w, %y[%k, %i] } } }"""
+
+
+def test_distribute_at() -> None:
+    check_transform(
+        lambda b: distribute_at(loop_of(b), [1, 2], NameSupply(parse_kernel(SCALED))),
+        SCALED,
+        """kernel @k(in %x: f32[8], out %y: f32[5, 8]) {
+          local %t: f32[8]
+          local %u: f32[8]
+          parallel %i in 0..8 { %v = exp(%x[%i])  store %v, %t[%i] }
+          parallel %i in 0..8 { %v = %t[%i]  %w = %v * 2.0  store %w, %u[%i] }
+          parallel %i in 0..8 { %w = %u[%i]  for %k in 0..5 { store %w, %y[%k, %i] } } }""",
+    )
+    with pytest.raises(TransformError, match="the order of the steps of %i matters"):
+        distribute_at(loop_of(body_of(SCALED.replace("parallel", "for"))), [1], NameSupply(parse_kernel(SCALED)))
 
 
 def test_unroll_and_jam() -> None:

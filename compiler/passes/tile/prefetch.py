@@ -37,7 +37,7 @@ PrefetchRequests: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]
 
 
 FAR_LINES = 8
-"""Most cache lines between steps whose reads a CPU foresees by itself: one of 13 and more gains (Emerald Rapids)."""
+"""Most cache lines between what one step reads and the next that a CPU foresees by itself: 13 and more gain (Emerald Rapids)."""
 
 
 class Panel(NamedTuple):
@@ -217,7 +217,7 @@ def is_strided(table: Accesses, machine: Machine, a: Access) -> bool:
     lane = next((r for r in a.loops if r.lanes and table.stride(a, r.var) == 1), None)
     if lane is None or lane is depth or not isinstance(stride, int):
         return False
-    far = stride * table.types[a.buffer].dtype.bytes > FAR_LINES * CACHE_LINE_BYTES
+    far = (stride - lane.tile) * table.types[a.buffer].dtype.bytes > FAR_LINES * CACHE_LINE_BYTES
     return far and buffer_bytes(table, a) > machine.l2
 
 

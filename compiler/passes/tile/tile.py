@@ -8,6 +8,8 @@ from itertools import product as product_of
 from math import gcd, prod
 
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
+from compiler.analysis.row_walk import walked_bytes
+from compiler.cost.code_size import stmt_size
 from compiler.cost.contraction import (
     RegisterTile,
     best_common_width,
@@ -27,7 +29,7 @@ from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.vectorization import transpose_loops
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import For, Kernel, Let, Range, Reduce, Stmt, dim_hint
+from compiler.ir.tile.kernel import For, Kernel, Let, Range, Reduce, Stmt, dim_hint, is_parallel_loop
 from compiler.ir.tile.substitution import with_unique_names
 from compiler.passes.base import Context, TilePass, from_machine, register
 
@@ -49,6 +51,7 @@ class Tile(TilePass):
 
     name = "tile"
     registers: int = from_machine("lane_loop_vectors")
+    max_ops: int = from_machine("max_code_ops")
     rows: int = 0
     columns: int = 0
 
@@ -61,6 +64,7 @@ class Tile(TilePass):
         excluded_rows = {b.row for b in blocks if any(b.row in o.enclosing_loops and b.row != o.row for o in blocks)}
         if excluded_rows:
             blocks = [b for s in contractions for b in self.match_contraction(table, s, excluded_rows, machine)]
+        blocks = [b for b in blocks if b.row is not None or not self.holds_row(table, b.lane, machine)]
         self.tile_transposed_loops(
             table, sizes, {r for b in blocks for r in (b.row, *b.whole_rows, *b.interleaved_loops)}, context
         )
@@ -72,12 +76,12 @@ class Tile(TilePass):
             self.tile_shared_rows(table, s, sizes, context)
         for v, (r, stmt, around) in table.loops.items():
             if r.lanes and v not in sizes:
-                shared = [o for o in (r, *around) if getattr(table.loops[o.var][1], "parallel", False)]
-                is_alone = r in shared and prod(map(tile.extent_hint, shared)) < machine.threads * tile.extent_hint(r)
-                threads = machine.threads if is_alone else 1
+                threads = machine.threads if is_shared_alone(table, r, machine) else 1
                 max_buffers = machine.l2 // max(1, table.local_bytes(v))
                 copies = prod(sizes.get(o.var, 1) for o in around) if isinstance(stmt, For) else 1
                 size = self.lane_tile(r, stmt, max_buffers, machine.registers, threads, copies)
+                if copies == 1 and self.holds_row(table, r, machine):
+                    size = dim_hint(r.extent)
                 if context.may_apply(self, f"%{v} in tiles of {size}", remark=False):
                     sizes[v] = size
                 context.propose(self, *(replace(self, registers=n) for n in (1, 2, 8)))
@@ -185,6 +189,18 @@ class Tile(TilePass):
         extent = max(1, tiling_extent(r.extent, r.lanes * count))
         return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, extent)
 
+    def holds_row(self, table: Accesses, r: Range, machine: Machine) -> bool:
+        """Return True if a tile should hold a whole row, because loops inside walk over more rows than the first-level cache holds.
+
+        Rows are then read as they lie in memory, which CPUs foresee, rather than in columns.  Where a row exceeds the registers,
+        its rows have to exceed the second-level cache: stored accumulators take less time than memory.
+        """
+        if not isinstance(r.extent, int) or table.local_bytes(r.var) or is_shared_alone(table, r, machine):
+            return False
+        stmt, vectors = table.loops[r.var][1], -(-r.extent // r.lanes)
+        cache = machine.l1 if vectors <= machine.registers else machine.l2
+        return stmt_size(stmt) * vectors <= self.max_ops and walked_bytes(table, r, stmt) > cache
+
     def match_contraction(
         self, table: Accesses, s: Reduce, excluded_rows: Set[Range | None], machine: Machine
     ) -> list[ContractionNest]:
@@ -286,6 +302,12 @@ def unordered_rows(table: Accesses, s: Reduce, r: Range, context: Context) -> in
     lengths = [dim_hint(lane.extent) * table.types[a.buffer].dtype.bytes for a in far]
     short = [n for n in lengths if n <= PAGE_BYTES]
     return max(1, machine.unordered_lines * CACHE_LINE_BYTES // max(short)) if short else machine.registers
+
+
+def is_shared_alone(table: Accesses, r: Range, machine: Machine) -> bool:
+    """Return True if threads have to share loop `r`, because parallel loops around it have too few iterations."""
+    shared = [o for o in (r, *table.loops[r.var][2]) if is_parallel_loop(table.loops[o.var][1])]
+    return r in shared and prod(map(tile.extent_hint, shared)) < machine.threads * tile.extent_hint(r)
 
 
 def is_static_sum(table: Accesses, r: Range, lane: Range) -> bool:

@@ -45,6 +45,8 @@ AGGRESSIVE_PASSES = {
     "winograd": "winograd{max-time-ratio=1000.0}",
     "compute-at": "compute-at{min-steps-per-thread=0}",
     "online-softmax": "online-softmax{max-untiled-length=3, column-block=3, row-block=2, causal-block=2}",
+    "reduce-columns": "reduce-columns{min-bytes=0}",
+    "distribute-bindings": "distribute-bindings{min-bytes=0}",
     "cache-operand": "cache-operand{min-reuse=2}",
     "unroll-and-jam": "unroll-and-jam{min-lane-ops=4}",
     "parallelize": "parallelize{min-seconds=0}",

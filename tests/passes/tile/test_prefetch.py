@@ -285,6 +285,17 @@ def test_rows_far_apart_are_fetched_some_steps_ahead(columns: int, l2: int, pref
     assert text.count("prefetch") == prefetched
 
 
+@pytest.mark.parametrize(("tile", "prefetched"), [(480, True), (960, False)])
+def test_rows_that_are_read_whole_follow_one_another(tile: int, prefetched: bool) -> None:
+    kernel = parse_kernel(f"""kernel @product(in %x: f32[1024], in %w: f32[1024, 960], out %y: f32[960]) {{
+      parallel %j in 0..960 tile {tile} lanes 16 {{
+        %s = reduce add %k in 0..1024 {{ yield %x[%k] * %w[%k, %j] }}
+        store %s, %y[%j]
+      }} }}""")
+    text = print_kernel(run_pipeline(kernel, "prefetch", Context(machine=Machine(l2=1 << 20))))
+    assert ("prefetch" in text) is prefetched
+
+
 @pytest.mark.parametrize(("limit", "prefetched"), [(1, False), (2, True)])
 def test_a_few_rows_with_much_work_on_a_line_do_without(limit: int, prefetched: bool) -> None:
     """A product takes one operation, an addition before it the second."""
