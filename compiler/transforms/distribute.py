@@ -127,15 +127,17 @@ def distribute_producers(loop: For, count: int, fresh: NameSupply, row_stride: C
     def read(e: Expr) -> Expr:
         return scalar.transform(e, lambda x: row_loads.get(x.name, x) if isinstance(x, Ref) else x)
 
-    first, rest = tuple(x for s in first for x in store_value(s)), tile.map_exprs(rest, read)
+    stored = stored_buffers(first)
+    later = [s for s in first if isinstance(s, Local) and s.buffer in used]
+    shared = [s for s in later if s.buffer in stored]
+    first = tuple(x for s in first if s not in later for x in store_value(s))
+    rest = (*(s for s in later if s not in shared), *tile.map_exprs(rest, read))
     buffers = [Local(e.buffer, TensorType(e.dtype, (rows.tile,))) for e in row_loads.values()]
-    for local in (s for s in first if isinstance(s, Local) and s.buffer in used):
-        size = row_stride(product(local.type.physical_shape), local.type.dtype)
-        buffers.append(
-            Local(fresh(f"{local.buffer}.rows"), TensorType(local.type.dtype, (rows.tile, size)), local.space)
-        )
-        first = in_row(tuple(s for s in first if s is not local), local, buffers[-1], row)
-        rest = in_row(rest, local, buffers[-1], row)
+    for local in shared:
+        dtype, size = local.type.dtype, row_stride(product(local.type.physical_shape), local.type.dtype)
+        buffer = Local(fresh(f"{local.buffer}.rows"), TensorType(dtype, (rows.tile, size)), local.space)
+        first, rest = in_row(first, local, buffer, row), in_row(rest, local, buffer, row)
+        buffers.append(buffer)
     return (*buffers, For(rows.with_(tile=1), first), For(rows, rest))
 
 

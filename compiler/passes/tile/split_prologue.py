@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.cost.local_memory import row_stride
 from compiler.errors import TransformError
@@ -12,6 +12,7 @@ from compiler.ir.tile.kernel import Block, For, Kernel, Reduce, Stmt
 from compiler.ir.tile.loop_nest import has_scalar_loops
 from compiler.ir.tile.substitution import NameSupply
 from compiler.passes.base import Context, TilePass, from_machine, register
+from compiler.passes.tile.parallelize import serialize
 from compiler.passes.tile.peel import unrolled_ops
 from compiler.transforms.distribute import distribute_producers
 from compiler.transforms.split import in_tiles
@@ -48,8 +49,9 @@ class SplitPrologue(TilePass):
             is_long = stmt.range.tile * unrolled_ops(producers) > self.max_ops
             if not is_long and not any(map(is_scalar_copy, producers)):
                 return (stmt,)
+            serial = replace(stmt, body=serialize(stmt.body))  # threads share the tiles
             try:
-                split = in_tiles(stmt, fresh, lambda rows: distribute_producers(rows, count, fresh, row_stride), rule)
+                split = in_tiles(serial, fresh, lambda rows: distribute_producers(rows, count, fresh, row_stride), rule)
             except TransformError as refusal:
                 context.missed(self, f"operand in %{stmt.range.var} not split: {refusal}")
                 return (stmt,)

@@ -272,7 +272,7 @@ class CheckedCall:
         return sum(e.checked_elements for e in self.expected) if "expected" in vars(self) else self.num_elements
 
     def find_failure(self, prepared: PreparedGraph) -> Failure | None:
-        """Return the failure in one configuration; a mismatch must persist with the bounds of 16 and of 64 perturbed runs."""
+        """Return the failure in one configuration; a mismatch must persist with the bounds of 16, 64 and 256 perturbed runs."""
         assert self.reference
         name = prepared.configuration.name
         try:
@@ -284,7 +284,7 @@ class CheckedCall:
         if self.reference.meets_every_expectation(got):
             return None
         problems = _problems(got, self.expected)
-        for runs in (16, 64):
+        for runs in (16, 64, 256):
             problems = problems and _problems(got, self.reference.expectations(self.seed + 1, runs))
         return Failure("mismatch", name, "; ".join(problems)) if problems else None
 

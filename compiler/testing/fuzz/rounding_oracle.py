@@ -362,7 +362,7 @@ def _perturb(node: Node, operands: list[Value], value: Value, perturbation: Pert
     usual = errors.rounding + errors.computing
     error = usual * perturbation.error_scale
     noise = torch.from_numpy(np.asarray(rng.uniform(-1, 1, tuple(value.shape))))
-    shape = tuple(value.shape) if rng.random() < 0.5 else ()  # alike everywhere, as in a tile of Winograd
+    shape = tuple(value.shape) if rng.random() < 0.75 else ()  # alike everywhere, as in a tile of Winograd
     special = torch.from_numpy(np.asarray(rng.choice([np.inf, -np.inf, np.nan, 1.0], shape)))
     perturbed = _round(value + torch.nan_to_num(noise * error, 0.0), node.dtype)
     probability = rng.choice((RECOMPUTE_PROBABILITY, RECOMPUTE_PROBABILITY, 1.0))  # 1.0: everywhere, in some runs

@@ -59,6 +59,30 @@ def test_values_of_rows_are_stored() -> None:
     )
 
 
+def test_threads_share_the_tiles_alone() -> None:
+    before = rows(GATHER).replace("for %j", "parallel %j")
+    check_pass("split-prologue", before=before, after=split(GATHER))
+
+
+def test_buffers_belong_to_the_loops_that_access_them() -> None:
+    """%t and %u go from the first loop to the second; %v is of the second alone."""
+    sums = """for %j in 0..16 {
+      %s = reduce add %k in 0..30 { yield %t[%k] * %u[%k] * %w[%k, %j] } store %s, %v[%j] store %v[%j], %y[%i, %j] }"""
+    check_pass(
+        "split-prologue",
+        before=kernel(f"""parallel %i in 0..8 tile 8 {{
+          local %t: f32[30] local %u: f32[3, 10] local %v: f32[16]
+          {GATHER}
+          for %l in 0..30 {{ store %x[%i, %l], %u[%l//10, %l%10] }}
+          {sums.replace("%u[%k]", "%u[%k//10, %k%10]")} }}"""),
+        after=kernel(f"""local %t: f32[8, 48] local %u: f32[8, 48]
+          for %i in 0..8 {{
+            {GATHER.replace("%t[", "%t[%i, ")}
+            for %l in 0..30 {{ store %x[%i, %l], %u[%i, %l] }} }}
+          for %i in 0..8 tile 8 {{ local %v: f32[16] {sums.replace("%t[", "%t[%i, ").replace("%u[", "%u[%i, ")} }}"""),
+    )
+
+
 @pytest.mark.parametrize(
     "unchanged",
     [
