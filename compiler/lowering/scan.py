@@ -81,6 +81,8 @@ def lower_scan_step(lowering: KernelLowering, node: Node, s: Scan, index: Positi
     loop = lowering.sequential_loop if node.shape[axis.dim] != 1 else None
     if loop is not None and loop not in variables(index[axis.dim]):  # a materialized consumer has its own loop
         raise LoweringError(f"scan {node} is read outside its loop")
+    if loop is not None and nest.defining_depth(position_variables(index)) > nest.defining_depth({loop}):
+        raise LoweringError(f"scan {node} is read in loops inside its own, each of which would need a carry")
     before: list[Expr] = [*initial]
     names: list[str] = []
     if loop is not None:
