@@ -117,7 +117,7 @@ def _access_cost(
 
 
 def page_walk_ops(table: Accesses, a: Access, v: str, machine: Machine) -> float:
-    """Return the operations in the time of a page walk, 0 if none is needed for each row of a block of `a` that is transposed.
+    """Return the operations in the time of a page walk; 0 if rows of blocks of `a` need none.
 
     Before the next columns of a row, blocks with lanes along `v` go across all rows; those of all buffers may lie in too many pages.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -46,23 +46,35 @@ def distribute(loop: For, first: Block, fresh: NameSupply) -> Block:
     index = (var(rows.var) - rows.lo,)
     totals = {s.name: s.value.dtype for s in first if isinstance(s, Reduce)}
     row_loads = {name: Load(dtype, fresh(f"{name}.rows"), index) for name, dtype in totals.items()}
-
-    def read(e: Expr) -> Expr:
-        return scalar.transform(e, lambda x: row_loads.get(x.name, x) if isinstance(x, Ref) else x)
-
-    def store_sum(s: Stmt) -> Block:
-        """Store a reduction right after it, because the next one needs its registers."""
-        return (Store(row_loads[s.name].buffer, index, Ref(s.value.dtype, s.name)),) if isinstance(s, Reduce) else ()
-
-    rest = tile.map_exprs(tuple(s for s in body if not isinstance(s, Reduce)), read)
+    rest = with_loads(tuple(s for s in body if not isinstance(s, Reduce)), row_loads)
     stored_names = set().union(*(used_names(s) for s in rest if isinstance(s, Store)))
     needed_for_stores = backward_slice(rest, stored_names)
     row_body = tuple(s for s in rest if isinstance(s, Store) or s in needed_for_stores)
     return (
         *(Local(t.buffer, TensorType(t.dtype, (rows.tile,))) for t in row_loads.values()),
-        For(rows, tuple(x for s in first for x in (s, *store_sum(s)))),
+        For(rows, with_stores(first, row_loads)),
         For(rows.with_(tile=1), row_body),
     )
+
+
+def with_stores(body: Block, loads: Mapping[str, Load]) -> Block:
+    """Store each of the values named in `loads` right after it is bound, because the next one needs its registers."""
+
+    def stored(s: Stmt) -> Block:
+        if isinstance(s, (Let, Reduce)) and (load := loads.get(s.name)):
+            return s, Store(load.buffer, load.index, Ref(load.dtype, s.name))
+        return (s,)
+
+    return tuple(x for s in body for x in stored(s))
+
+
+def with_loads(body: Block, loads: Mapping[str, Load]) -> Block:
+    """Load the values named in `loads` instead of reading them by name."""
+
+    def read(e: Expr) -> Expr:
+        return scalar.transform(e, lambda x: loads.get(x.name, x) if isinstance(x, Ref) else x)
+
+    return tile.map_exprs(body, read)
 
 
 def distribute_at(loop: For, starts: Collection[int], fresh: NameSupply) -> Block:
@@ -118,20 +130,11 @@ def distribute_producers(loop: For, count: int, fresh: NameSupply, row_stride: C
         raise TransformError(f"%{min(indices)} is an index")
     row = (var(rows.var) - rows.lo,)
     row_loads = {name: Load(dtype, fresh(f"{name}.rows"), row) for name, dtype in values.items()}
-
-    def store_value(s: Stmt) -> Block:
-        if isinstance(s, (Let, Reduce)) and s.name in row_loads:
-            return s, Store(row_loads[s.name].buffer, row, Ref(s.value.dtype, s.name))
-        return (s,)
-
-    def read(e: Expr) -> Expr:
-        return scalar.transform(e, lambda x: row_loads.get(x.name, x) if isinstance(x, Ref) else x)
-
     stored = stored_buffers(first)
     later = [s for s in first if isinstance(s, Local) and s.buffer in used]
     shared = [s for s in later if s.buffer in stored]
-    first = tuple(x for s in first if s not in later for x in store_value(s))
-    rest = (*(s for s in later if s not in shared), *tile.map_exprs(rest, read))
+    first = with_stores(tuple(s for s in first if s not in later), row_loads)
+    rest = (*(s for s in later if s not in shared), *with_loads(rest, row_loads))
     buffers = [Local(e.buffer, TensorType(e.dtype, (rows.tile,))) for e in row_loads.values()]
     for local in shared:
         dtype, size = local.type.dtype, row_stride(product(local.type.physical_shape), local.type.dtype)

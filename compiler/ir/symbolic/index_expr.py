@@ -190,8 +190,8 @@ def _divide_terms_symbolic(num: Dim, den: IndexExpr) -> tuple[Dim, Dim]:
     (mono, coef), quotient, remainder = den.terms[0], dict[Monomial, int](), dict[Monomial, int]()
     divisor = Counter(mono)
     for m, c in _terms(num):
-        if c % coef == 0 and divisor <= Counter(m):
-            quotient[tuple((Counter(m) - divisor).elements())] = c // coef
+        if c % coef == 0 and divisor <= (factors := Counter(m)):
+            quotient[tuple((factors - divisor).elements())] = c // coef
         else:
             remainder[m] = c
     return _canonicalize(quotient), _canonicalize(remainder)

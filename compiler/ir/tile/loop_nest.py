@@ -38,15 +38,23 @@ def wrap_in_nest(nest: Sequence[For | Range], body: Block) -> Block:
 
 
 def top_nests(kernel: Kernel) -> list[Kernel]:
-    """Return a kernel for every parallel loop and every value at the top of `kernel`; `kernel` itself if it has other statements."""
-    if len(kernel.body) > 1 and all(isinstance(s, Let) or is_parallel_loop(s) for s in kernel.body):
-        return [kernel.with_body((part,)) for part in kernel.body]
-    return [kernel]
+    """Return a kernel for every parallel loop at the top of `kernel`; `kernel` itself if other statements than values stand there."""
+    if has_other_statements(kernel):
+        return [kernel]
+    return [kernel.with_body((s,)) for s in kernel.body if is_parallel_loop(s)]
+
+
+def has_other_statements(kernel: Kernel) -> bool:
+    """Return True if statements other than parallel loops and values stand at the top of `kernel`."""
+    return not all(isinstance(s, Let) or is_parallel_loop(s) for s in kernel.body)
 
 
 def map_nests(kernel: Kernel, rule: Callable[[Kernel], Block]) -> Kernel:
-    """Replace every nest of `top_nests` by `rule(nest)`."""
-    return kernel.with_body(tuple(s for nest in top_nests(kernel) for s in rule(nest)))
+    """Replace every nest of `top_nests` by `rule(nest)`; values beside them stay."""
+    if has_other_statements(kernel):
+        return kernel.with_body(rule(kernel))
+    parts = (rule(kernel.with_body((s,))) if is_parallel_loop(s) else (s,) for s in kernel.body)
+    return kernel.with_body(tuple(s for part in parts for s in part))
 
 
 def has_scalar_loops(body: Block) -> bool:

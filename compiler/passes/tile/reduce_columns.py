@@ -82,11 +82,8 @@ def columns_of_group(table: Accesses, groups: Range, s: Reduce) -> Range | None:
     row = columns.extent * dim_hint(groups.extent)
     others = [r for r in s.ranges if r is not columns]
     side_by_side = all(table.stride(a, groups.var) == columns.extent for a in reads)
-    return (
-        columns
-        if side_by_side and all(abs(table.stride(a, r.var) or 0) >= row for a in reads for r in others)
-        else None
-    )
+    walk_rows = all(abs(table.stride(a, r.var) or 0) >= row for a in reads for r in others)
+    return columns if side_by_side and walk_rows else None
 
 
 def is_along(table: Accesses, s: Reduce, r: Range) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,11 +186,13 @@ def _product_error(
     error = (2 + count) * eps * value.abs().nan_to_num(0.0, 0.0)
     if not node.dtype.is_float:
         return error
-    finite = [x.abs().nan_to_num(1.0, 1.0) if x.is_floating_point() else x for x in operands]  # others are indices
-    large = [x.clamp(min=1.0) if x.is_floating_point() else x for x in finite]
-    small = [x.where(x > 0, 1.0).clamp(max=1.0) if x.is_floating_point() else x for x in finite]
-    growth: Any = evaluate_node(node, large, torch.float64)
-    decay: Any = evaluate_node(node, small, torch.float64)
+
+    def product_of(factor: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        factors = [factor(x.abs().nan_to_num(1.0, 1.0)) if x.is_floating_point() else x for x in operands]
+        return evaluate_node(node, factors, torch.float64)  # integers are indices
+
+    growth = product_of(lambda x: x.clamp(min=1.0))
+    decay = product_of(lambda x: x.where(x > 0, 1.0).clamp(max=1.0))
     info = _partial_range(node)
     overflows, underflows = growth > info.max, decay < info.smallest_normal
     leaves = (overflows & ((decay < 1) | (value == 0))) | (underflows & ((growth > 1) | value.isinf()))
