@@ -230,10 +230,11 @@ def _combine_runs(
         error = error + np.where(rounding <= np.maximum(error, float64_error), rounding, 0)
     agree = np.all([(c == float_class(first)) | (skips & (c == 2)) for c in classes[2:]], axis=0)
     finite = agree & np.isfinite(first)
+    never_finite = np.all([c != 0 for c in classes], axis=0)  # infinite or NaN, as `classes` say
     with np.errstate(all="ignore"):
         depends_on_rounding = np.isfinite(own) & (np.abs(true - own) > error)  # `truth` is another result
     value = np.where(finite & np.isfinite(true), np.where(depends_on_rounding, own, true), first)
-    error = np.where(finite, np.where(np.isnan(error), np.inf, error), np.where(agree, 0.0, np.inf))
+    error = np.where(finite, np.where(np.isnan(error), np.inf, error), np.where(agree | never_finite, 0.0, np.inf))
     return Expectation(value, error, classes)
 
 
