@@ -90,7 +90,7 @@ REDUCED: Mapping[str, Case] = {
     "ResNet-50": Case(lambda: ready(ResNet(bottleneck, (1, 1), 32)), images(), BATCH),
     "MobileNetV2": Case(lambda: ready(MobileNet(STAGES, nn.ReLU6, squeeze=False)), images(), BATCH),
     "EfficientNet-B0": Case(lambda: ready(MobileNet(STAGES, nn.SiLU, squeeze=True)), images(), BATCH),
-    "SqueezeNet 1.1": Case(lambda: ready(SqueezeNet()), images(), BATCH, (2, 3)),
+    "SqueezeNet 1.1": Case(lambda: ready(SqueezeNet()), images(32), BATCH, (2, 3)),
     "DenseNet-121": Case(lambda: ready(DenseNet((2, 2))), images(), BATCH),
     "U-Net": Case(lambda: ready(UNet((4, 8))), images(8), BATCH),
     "ViT-S/16": Case(lambda: ready(VisionTransformer(16, 8, 32, 4, 1)), images()),

@@ -33,3 +33,16 @@ def test_windows_with_gaps_and_rows_keep_their_axes() -> None:
     apart = POOL.replace("f32[20, 40]", "f32[20, 60]").replace("2*%j", "3*%j")
     rows = POOL.replace("f32[20, 40]", "f32[20, 320]").replace("2*%j", "16*%j").replace("0..2 tile 2", "0..16 tile 16")
     assert not any("tl.reshape" in emit_triton(parse_kernel(text)) for text in (apart, rows))
+
+
+def test_merged_axes_of_other_extents_keep_their_masks(interpreter: ProcessPoolExecutor) -> None:
+    """Axes %i, %k and %j, %k of as many elements are two: 16 are inside of one, and 12 of the other."""
+    scale = """kernel @scale(in %x: f32[4, 3, 4], in %s: f32[4, 4], out %y: f32[4, 3, 4]) {
+      parallel %i in 0..4 tile 4 { parallel %j in 0..3 tile 4 { parallel %k in 0..4 tile 4 {
+        store %x[%i, %j, %k] * %s[%i, %k], %y[%i, %j, %k] } } } }"""
+    text = emit_triton(parse_kernel(scale))
+    assert "tl.load(s + i_k)" in text
+    assert "mask=j_k[None, :] < 12" in text
+    rng = np.random.default_rng(0)
+    x, s = rng.normal(size=(4, 3, 4)).astype(np.float32), rng.normal(size=(4, 4)).astype(np.float32)
+    np.testing.assert_array_equal(run_text(interpreter, scale, x, s, np.zeros_like(x)), x * s[:, None])

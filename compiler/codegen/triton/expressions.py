@@ -253,11 +253,12 @@ class TritonExprEmitter:
         start = self.starts[outer.var]
         first = f"{start if start.isidentifier() else f'({start})'}*{count} + " if start != "0" else ""
         text = f"{first}tl.arange(0, {outer.tile * count})"
-        if text not in self.loops:  # as a loop over both
-            self.enter_loop(Range(text, outer.lo * count, outer.hi * count, outer.tile * count))
+        merged = f"{text} < {outer.hi * count}"
+        if merged not in self.loops:  # as a loop over both
+            self.enter_loop(Range(merged, outer.lo * count, outer.hi * count, outer.tile * count))
             depth = max(self.names[v].depth for v in axes[-2:])
-            self.names[text] = self.bind(text, (text,), f"{outer.var}_{inner.var}", depth)
-        return rest + var(text), (*axes[:-2], text)
+            self.names[merged] = self.bind(text, (merged,), f"{outer.var}_{inner.var}", depth)
+        return rest + var(merged), (*axes[:-2], merged)
 
     def load(self, e: Load, axes: Sequence[str], fill: Const | None = None) -> str:
         """Load a block of a parameter; elements outside a partial block hold `fill`, or are undefined if it is None."""

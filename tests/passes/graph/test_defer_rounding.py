@@ -6,6 +6,10 @@ import pytest
 import torch
 
 import compiler
+from compiler.codegen.backend import target_by_name
+from compiler.ir.text.graph_parser import parse_graph
+from compiler.passes.base import Context
+from compiler.passes.manager import run_pipeline
 from compiler.testing.checks import check_pass
 
 
@@ -116,3 +120,18 @@ def test_one_rounding_of_a_layer() -> None:
         result = compiler.compile(Gated(), (x,))(x)
         assert (result != expected).float().mean() < 0.01
         assert (Gated()(x) != expected).float().mean() > 0.1
+
+
+def test_a_kernel_stays_within_what_the_target_can_express() -> None:
+    """With an unrounded `where`, operands of the convolution lie in a local buffer, of which a GPU reads no windows."""
+    text = kernel(
+        "%mask = bounds_mask {shape=[1, 1, 12, 1], ends=[1, 1, 11, 1]}  %r = cast %x {dtype=bf16}  %a = cast %r {dtype=f8e5m2}",
+        "%b = cast %a {dtype=bf16}  %s = where %mask, %b, 0.0  %p = pad %s {before=[0, 0, 2, 2], after=[0, 0, 2, 2]}",
+        "%v = slice %p {dim=2, size=15}  %y = conv %v, %w {stride=[1, 1], dilation=[1, 1]}",
+        "%u = cast %y {dtype=f32}  %c3 = reshape %c {shape=[4, 1, 1]}  %m = mul %u, %c3  %z = cast %m {dtype=bf16}",
+        inputs="%x: f32[2, 3, 12, 10], %w: bf16[4, 3, 4, 4], %c: f32[4]",
+    )
+    graph, gpu = parse_graph(text), Context.for_target(target_by_name("sm90"))
+    assert run_pipeline(graph, "defer-rounding", gpu) is graph
+    assert "is held in registers" in str(gpu.remarks)
+    assert run_pipeline(graph, "defer-rounding", Context()) is not graph
