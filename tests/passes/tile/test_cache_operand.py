@@ -49,6 +49,39 @@ def test_weights_of_an_iteration_do_not_lie_along_its_loop() -> None:
     check_pass("cache-operand", before=before, after=after, remark="%w cached transposed per %i")
 
 
+def vectors_across(depth: int, rows: int = 16, w: str = "{d}, 4", w_index: str = "%r, %h", copy: str = "") -> str:
+    return f"""kernel @k(in %x: f32[4, {rows}, {depth}], in %w: f32[{w.format(d=depth)}], out %y: f32[4, {rows}]) {{
+      parallel %h in 0..4 {{ {copy} parallel %i in 0..{rows} {{
+        %s = reduce add %r in 0..{depth} {{ yield %x[%h, %i, %r] * {f"%w[{w_index}]" if not copy else "%t[%r]"} }}
+        store %s, %y[%h, %i]
+      }} }}
+    }}"""
+
+
+def test_an_operand_across_the_sum_is_copied_where_the_other_one_lies_along_it() -> None:
+    copy = "local %t: f32[40] for %a in 0..40 { store %w[%a, %h], %t[%a] }"
+    check_pass(
+        "cache-operand",
+        before=vectors_across(40),
+        after=vectors_across(40, copy=copy),
+        remark="%w cached transposed per %i",
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        vectors_across(8),
+        vectors_across(40, rows=2),
+        vectors_across(40, w="4, {d}", w_index="%h, %r"),
+        vectors_across(40).replace("%x[%h, %i, %r]", "%x[%h, %r, %i]").replace("[4, 16, 40]", "[4, 40, 16]"),
+    ],
+    ids=["few products", "few rows", "along the sum", "contiguous rows"],
+)
+def test_operands_of_sums_that_stay(text: str) -> None:
+    check_pass("cache-operand", unchanged=text)
+
+
 def heads_innermost(heads: int, x: str, x_index: str, copy: str = "", w: str = "%w[%r, %j, %h]") -> str:
     return f"""kernel @k(in %x: f32[{x}], in %w: f32[6, 5, {heads}], out %y: f32[{heads}, 64, 5]) {{
       parallel %h in 0..{heads} {{ {copy} parallel %i in 0..64 {{ for %j in 0..5 {{
