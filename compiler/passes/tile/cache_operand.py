@@ -54,10 +54,13 @@ class CacheOperand(TilePass):
         return ir
 
     def cheapest_copy(self, table: Accesses, s: Reduce, machine: Machine) -> OperandCopy | None:
-        """Return the copy of an operand of `s` that moves the fewest elements; results across lanes are moved as well."""
+        """Return the copy of an operand of `s` that moves the fewest elements; results across lanes are moved as well.
+
+        An operand that is contiguous along no loop comes first: without a copy, each of its elements takes a line.
+        """
         reads = [a for a in table.all if isinstance(a.consumer, Reduce) and a.consumer.name == s.name]
         copies = [copy for a in reads if (copy := self.operand_copy(table, a, s, machine))]
-        return min(copies, key=lambda c: (not c.is_along_sum(table), c.moved_elements(table)), default=None)
+        return min(copies, key=lambda c: (c.is_along_sum(table), c.moved_elements(table)), default=None)
 
     def with_panels(self, ir: Kernel, copy: OperandCopy, context: Context) -> Kernel:
         """Split the lane loop into panels of register tiles, with the loop that rereads the operand inside.
