@@ -240,6 +240,23 @@ def test_columns_in_panels_as_wide_as_a_register_tile() -> None:
     )
 
 
+def test_keys_whose_heads_are_innermost_are_copied_and_queries_are_not() -> None:
+    text = """kernel @k(in %x: f32[3, 20, 6], in %w: f32[64, 6, 3], out %y: f32[3, 20, 64]) {{
+      parallel %h in 0..3 {{ {loops} {{ %s = reduce add %r in 0..6 {{ yield %x[%h, %i, %r] * {key} }} store %s, %y[%h, %i, %j] }} }} {end} }}
+    }}"""
+    check_pass(
+        "cache-operand",
+        before=text.format(loops="parallel %j in 0..64 { parallel %i in 0..20", key="%w[%j, %r, %h]", end=""),
+        after=text.format(
+            loops="""parallel %p in 0..1 { local %t: f32[6, 64]
+              for %a in 0..6 { for %b in %p*64..%p*64 + 64 { store %w[%b, %a, %h], %t[%a, %b - %p*64] } }
+              parallel %i in 0..20 { parallel %j in %p*64..%p*64 + 64""",
+            key="%t[%r, %j - %p*64]",
+            end="}",
+        ),
+    )
+
+
 def test_the_operand_whose_lanes_store_in_order_is_copied() -> None:
     """To copy %x would move fewer elements, but its lanes would store columns."""
     loops = "parallel %j in 0..70 {{ {} parallel %i in 0..40 {{ {} }} }}"
