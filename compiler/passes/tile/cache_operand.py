@@ -145,7 +145,7 @@ class CacheOperand(TilePass):
         return copy if is_along_sum or dim_hint(loop.extent, 0) > 2 * rows else None
 
     def copy_along_sum(self, table: Accesses, s: Reduce, machine: Machine) -> OperandCopy | None:
-        """Return the copy of an operand that alone is strided along the sum, where lanes across results would gather as well."""
+        """Return the copy of an operand that alone is strided along the sum, where lanes across results would gather as well, or be few."""
         reads, last = table.loads_of(s), s.ranges[-1]
         strided = [a for a in reads if table.stride(a, last.var) != 1]
         if len(reads) != 2 or len(strided) != 1:
@@ -154,10 +154,11 @@ class CacheOperand(TilePass):
         lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
         if table.roles[a.buffer] != "in" or a.is_masked or table.stride(a, last.var) == 0:
             return None
-        results = [r for r in a.loops if r not in s.ranges]
-        if any(all(table.stride(b, r.var) in (0, 1) for b in reads) for r in results):
-            return None  # lanes along this loop read both contiguously
-        for k, r in enumerate(results if dim_hint(last.extent, 0) >= lanes else ()):
+        results, depth = [r for r in a.loops if r not in s.ranges], dim_hint(last.extent, 0)
+        contiguous = [dim_hint(r.extent, 0) for r in results if all(table.stride(b, r.var) in (0, 1) for b in reads)]
+        if depth < lanes or not all(lanes_follow_sum(n, depth, lanes) for n in contiguous):
+            return None  # lanes along such a loop read both contiguously
+        for k, r in enumerate(results):
             rereads = not table.depends_on(a, r.var) and dim_hint(r.extent, 0) >= self.min_reuse
             if rereads and isinstance(table.loops[r.var][1], For):
                 return OperandCopy(s, a, r, last) if self.fits_limit(table, a, results[k + 1 :], s, machine) else None

@@ -68,6 +68,22 @@ def test_an_operand_across_the_sum_is_copied_where_the_other_one_lies_along_it()
     )
 
 
+def few_columns(columns: int, copy: str = "", x: str = "%x[%r, %j]") -> str:
+    return f"""kernel @k(in %x: f32[64, {columns}], in %w: f32[16, 64], out %y: f32[16, {columns}]) {{ {copy}
+      parallel %i in 0..16 {{ parallel %j in 0..{columns} {{
+        %s = reduce add %r in 0..64 {{ yield {x} * %w[%i, %r] }}
+        store %s, %y[%i, %j]
+      }} }}
+    }}"""
+
+
+def test_few_columns_across_a_long_sum_are_copied_along_it() -> None:
+    """Lanes along so few columns would be idle."""
+    copy = "local %t: f32[3, 64] for %a in 0..3 { for %b in 0..64 { store %x[%b, %a], %t[%a, %b] } }"
+    check_pass("cache-operand", before=few_columns(3), after=few_columns(3, copy, "%t[%j, %r]"))
+    check_pass("cache-operand", unchanged=few_columns(12))
+
+
 @pytest.mark.parametrize(
     "text",
     [
