@@ -165,10 +165,9 @@ class Tile(TilePass):
         (rows, columns), (outer, inner) = block, (r.var for r in loops)
         message = f"{rows} %{outer} x {columns} %{inner} sums of %{s.name} share what they read"
         if is_shared and context.may_apply(self, message):
+            # sums of a block hide each other's latency, few of them with several vectors of each
             chains = int(context.machine.fma_latency * context.machine.fma_per_cycle) // (rows * columns)
-            vectors = max(
-                1, min(chains, self.registers, dim_hint(lane.extent) // lane.lanes)
-            )  # with those of other sums hide the latency
+            vectors = max(1, min(chains, self.registers, dim_hint(lane.extent) // lane.lanes))
             sizes |= {outer: rows, inner: columns, lane.var: vectors * lane.lanes}
 
     @staticmethod

@@ -415,7 +415,6 @@ def test_blocks_of_sums_over_lanes_share_what_they_read(heads: int, keys: int, b
     ("length", "rows", "k"), [(32, 4, 16), (64, 2, 16), (128, 1, 32), (1024, 1, 32), (2048, 4, 16)]
 )
 def test_a_block_reads_short_rows_from_memory_in_order(length: int, rows: int, k: int) -> None:
-    """Several vectors of each sum hide the latency where the block has few sums."""
     text = SCORES.format(heads=3, keys=(1 << 20) // length, h="", j="", k=length)  # 4 MiB
     found = sizes(text.replace("0..64", f"0..{length}").replace(", 64]", f", {length}]"))
     assert (found["h"], found.get("j", 1), found["k"]) == (3, rows, k)
