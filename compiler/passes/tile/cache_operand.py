@@ -30,8 +30,9 @@ class CacheOperand(TilePass):
 
     Applies if the operand is contiguous along the reduction, so that lanes would gather, and is reread in a loop (%i) of
     at least `min_reuse` steps that it does not depend on.  So it does if the operand is contiguous along no loop that can have
-    lanes, as heads innermost in memory, and more than two register tiles reread it.  The copy has at most `max_elements`.  Constants are excluded,
-    because `pack` reorders them at compile time.
+    lanes, as heads innermost in memory, and more than two register tiles reread it.  An operand that alone lies across the sum is
+    copied along it, if lanes along results would gather.  The copy has at most `max_elements`.  Constants are excluded, because `pack`
+    reorders them at compile time.
     """
 
     name = "cache-operand"
@@ -46,17 +47,20 @@ class CacheOperand(TilePass):
                 ir = self.with_panels(ir, copy, context)
         for s in contractions(ir):
             table = context.accesses(ir)
-            copy = self.cheapest_copy(table, s, context.machine)
+            copy = self.cheapest_copy(table, s, context.machine) or self.copy_along_sum(table, s, context.machine)
             if copy and context.may_apply(self, f"%{copy.read.buffer} cached transposed per %{copy.loop.var}"):
                 ir = ir.with_body(self.insert_copy(ir.body, table, copy, NameSupply(ir)("transposed")))
                 context.propose(self, None)
         return ir
 
     def cheapest_copy(self, table: Accesses, s: Reduce, machine: Machine) -> OperandCopy | None:
-        """Return the copy of an operand of `s` that moves the fewest elements; results across lanes are moved as well."""
+        """Return the copy of an operand of `s` that moves the fewest elements; results across lanes are moved as well.
+
+        An operand that is contiguous along no loop comes first: without a copy, each of its elements takes a line.
+        """
         reads = [a for a in table.all if isinstance(a.consumer, Reduce) and a.consumer.name == s.name]
         copies = [copy for a in reads if (copy := self.operand_copy(table, a, s, machine))]
-        return min(copies, key=lambda c: (not c.is_along_sum(table), c.moved_elements(table)), default=None)
+        return min(copies, key=lambda c: (c.is_along_sum(table), c.moved_elements(table)), default=None)
 
     def with_panels(self, ir: Kernel, copy: OperandCopy, context: Context) -> Kernel:
         """Split the lane loop into panels of register tiles, with the loop that rereads the operand inside.
@@ -140,6 +144,26 @@ class CacheOperand(TilePass):
         rows = copy.register_tile(lanes, machine).rows
         return copy if is_along_sum or dim_hint(loop.extent, 0) > 2 * rows else None
 
+    def copy_along_sum(self, table: Accesses, s: Reduce, machine: Machine) -> OperandCopy | None:
+        """Return the copy of an operand that alone is strided along the sum, where lanes across results would gather as well, or be few."""
+        reads, last = table.loads_of(s), s.ranges[-1]
+        strided = [a for a in reads if table.stride(a, last.var) != 1]
+        if len(reads) != 2 or len(strided) != 1:
+            return None
+        (a,) = strided
+        lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
+        if table.roles[a.buffer] != "in" or a.is_masked or table.stride(a, last.var) == 0:
+            return None
+        results, depth = [r for r in a.loops if r not in s.ranges], dim_hint(last.extent, 0)
+        contiguous = [dim_hint(r.extent, 0) for r in results if all(table.stride(b, r.var) in (0, 1) for b in reads)]
+        if depth < lanes or not all(lanes_follow_sum(n, depth, lanes) for n in contiguous):
+            return None  # lanes along such a loop read both contiguously
+        for k, r in enumerate(results):
+            rereads = not table.depends_on(a, r.var) and dim_hint(r.extent, 0) >= self.min_reuse
+            if rereads and isinstance(table.loops[r.var][1], For):
+                return OperandCopy(s, a, r, last) if self.fits_limit(table, a, results[k + 1 :], s, machine) else None
+        return None
+
     def has_contiguous_lanes(self, table: Accesses, a: Access, others: list[Access], loop: Range, lanes: int) -> bool:
         """Return True if the operand is contiguous along a loop inside `loop`, or along one around it that can have the lanes."""
         contiguous = (r for r in a.loops if table.stride(a, r.var) == 1)
@@ -179,7 +203,7 @@ class CacheOperand(TilePass):
         """Copy what the operand reads in the loop before it, with the reduced indices outermost."""
         a, ranges = copy.read, copy.reduction.ranges
         inner = [r for r in a.loops[a.loops.index(copy.loop) + 1 :] if table.depends_on(a, r.var)]
-        ordered = [r for r in inner if r in ranges] + [r for r in inner if r not in ranges]
+        ordered = sorted(inner, key=lambda r: (r in ranges) == (copy.lane in ranges))
         load = Load(table.types[a.buffer].dtype, a.buffer, a.index)
         return cache_operand_at(body, copy.loop, load, ordered, name, table.loop_bounds)
 

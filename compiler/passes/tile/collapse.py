@@ -54,8 +54,9 @@ class Collapse(TilePass):
         return ir
 
     def collapse_ranges(self, ir: Kernel, context: Context) -> Kernel:
-        """Collapse the ranges of reductions, but of contractions, whose operands are packed by dimension."""
-        for s in [s for s in tile.walk(ir.body) if isinstance(s, Reduce) and not is_contraction(s) and not s.body]:
+        """Collapse the ranges of reductions, but of contractions that reread an operand, which is packed by dimension."""
+        sums = [s for s in tile.walk(ir.body) if isinstance(s, Reduce) and not s.body]
+        for s in [s for s in sums if not (is_contraction(s) and rereads_operand(context.accesses(ir), s))]:
             for k in range(len(s.ranges) - 1, 0, -1):
                 new = None if self.is_long(s.ranges[k]) else self.collapsed_sum(context.accesses(ir), s, k)
                 if new is None or context.kernel_problem(collapsed := ir.with_statement(s, new)):
@@ -95,6 +96,12 @@ class Collapse(TilePass):
         collapsed = table.kernel.with_body(wrap_in_nest([*nest[: k - 1], loop, *nest[k + 1 :]], body))
         table = Accesses(collapsed)
         return collapsed if stays_affine(table, table.all, {}, v) else None
+
+
+def rereads_operand(table: Accesses, s: Reduce) -> bool:
+    """Return True if a loop around `s` does not change all that it reads, unlike those around a sum of squares."""
+    around = table.loops[s.ranges[0].var][2]
+    return any(not table.depends_on(a, r.var) for a in table.loads_of(s) for r in around)
 
 
 def is_pointwise(nest: Sequence[For]) -> bool:

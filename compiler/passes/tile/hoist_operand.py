@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from compiler.analysis.accesses import Accesses
-from compiler.cost.issue import accessed, computed, recomputed
+from compiler.cost.issue import accessed, computed, recomputed, shuffled
 from compiler.cost.machine import Machine
 from compiler.ir.scalar import Expr, PrimitiveCall
 from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile.contraction import contraction_of
-from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, dim_hint, stored_buffers, walk
+from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, dim_hint, is_parallel_loop, stored_buffers, walk
 from compiler.ir.tile.substitution import NameSupply, bound_names, with_unique_names
 from compiler.passes.base import Context, TilePass, register
 from compiler.transforms.cache_operand import cache_operand_at, with_inlined_values
@@ -28,7 +28,7 @@ class HoistOperand(TilePass):
           for %i tile 8 { reduce %r { x[%i, %r] * %u[%r] } } }
 
     Applies where a panel of the operand stays in the second-level cache, and the operations that are saved cost more than
-    reading it from there.
+    reading it from there.  An operand that all lanes share is computed before the loops that it does not depend on.
     """
 
     name = "hoist-operand"
@@ -51,17 +51,19 @@ class HoistOperand(TilePass):
         lane = next((r for r in around if r.lanes), None)
         if contraction is None or lane is None or s.body or any(r.lanes for r in s.ranges):
             return
-        inside = around[around.index(lane) + 1 :]
         for operand in (contraction.lhs, contraction.rhs):
             varying = table.varying_loops(operand)
+            columns = [lane] if lane.var in varying else [r for r in around if r.var in varying]
+            inside = around[around.index(columns[-1]) + 1 :] if columns else ()
             loop = next((r for r in inside if isinstance(table.loops[r.var][1], For) and r.var not in varying), None)
-            if loop is None or lane.var not in varying or not isinstance(operand, PrimitiveCall):
+            if loop is None or not isinstance(operand, PrimitiveCall):
                 continue
             if is_widened_integer(operand):  # its product is one instruction where LLVM sees how narrow it is
                 continue
             dims = [r for r in (*inside[inside.index(loop) + 1 :], *s.ranges) if r.var in varying]
-            rows = [r for r in around if not r.lanes]
-            if not is_box(dims) or not stays_in_l2(operand, lane, dims, rows, machine):
+            if not is_box(dims) or not stays_in_l2(operand, columns, dims, around, machine):
+                continue
+            if is_shared_by_threads(table, loop, machine):
                 continue
             statement = table.loops[loop.var][1]
             assert isinstance(statement, For)
@@ -70,7 +72,8 @@ class HoistOperand(TilePass):
                 continue
             if not value.used_names & bound_names((statement,)) <= {r.var for r in dims}:
                 continue
-            if saved_cycles(table, operand, lane, loop, rows, machine) > 0:
+            repeats = max(1, prod(-(-dim_hint(r.extent) // r.tile) for r in inside if r.var not in varying))
+            if saved_cycles(table, operand, columns, around, repeats, machine) > 0:
                 yield operand, loop, dims
 
 
@@ -89,24 +92,37 @@ def is_box(dims: list[Range]) -> bool:
     return all(isinstance(r.extent, int) and not variables(r.lo) for r in dims)
 
 
-def stays_in_l2(operand: Expr, lane: Range, dims: list[Range], rows: list[Range], machine: Machine) -> bool:
-    """Return True if a panel of the operand, and the rows that it is multiplied by, stay in the second-level cache."""
-    depth = prod(dim_hint(r.extent) for r in dims)
-    elements = depth * (lane.tile + prod(r.tile for r in rows))
-    is_on_stack = depth * lane.tile <= machine.max_stack_elements
+def is_shared_by_threads(table: Accesses, loop: Range, machine: Machine) -> bool:
+    """Return True if the parallel loops around `loop` have too few tiles for all threads, which then share `loop` too."""
+    _, stmt, around = table.loops[loop.var]
+    tiles = prod(-(-dim_hint(r.extent) // r.tile) for r in around if is_parallel_loop(table.loops[r.var][1]))
+    return is_parallel_loop(stmt) and tiles < machine.threads
+
+
+def stays_in_l2(
+    operand: Expr, columns: list[Range], dims: list[Range], around: Sequence[Range], machine: Machine
+) -> bool:
+    """Return True if a panel of the operand, and what it is multiplied by, stay in the second-level cache."""
+    depth, own = prod(dim_hint(r.extent) for r in dims), prod(r.tile for r in columns)
+    elements = depth * (own + prod(r.tile for r in around if r not in columns))
+    is_on_stack = depth * own <= machine.max_stack_elements
     return is_on_stack and elements * operand.dtype.bytes <= machine.kept_share * machine.l2
 
 
 def saved_cycles(
-    table: Accesses, operand: Expr, lane: Range, loop: Range, rows: list[Range], machine: Machine
+    table: Accesses, operand: Expr, columns: list[Range], around: Sequence[Range], repeats: int, machine: Machine
 ) -> float:
-    """Return the cycles saved for one step of the reduction and a tile of columns, over all row tiles."""
-    varying = (e for e in operand.subexprs if lane.var in table.varying_loops(e))
-    vectors, height = lane.tile / lane.lanes, prod(r.tile for r in rows)
-    products = computed(vectors * height)
+    """Return the cycles saved for one step of the reduction and a tile of `columns`, which `repeats` tiles would compute.
+
+    A value that all lanes share is broadcast: from memory by its load, from a register by a shuffle.
+    """
+    varying = [e for e in operand.subexprs if any(r.var in table.varying_loops(e) for r in columns)]
+    vectors, products = (prod(-(-r.tile // max(1, r.lanes)) for r in rs) for rs in (columns, around))
+    has_lanes = any(r.lanes for r in columns)
+    loads = vectors * (1.0 if has_lanes else machine.loads_per_broadcast)
     unpacking = recomputed(varying, vectors, machine)
-    from_l2 = lane.tile * operand.dtype.bytes / machine.l2_bytes_per_cycle * machine.panel_stall_share
-    again = (products + unpacking).cycles(machine)
-    read = (products + accessed(vectors, False)).cycles(machine) + from_l2
+    from_l2 = prod(r.tile for r in columns) * operand.dtype.bytes / machine.l2_bytes_per_cycle
+    again = (computed(products) + unpacking + shuffled(0 if has_lanes else vectors)).cycles(machine)
+    read = (computed(products) + accessed(loads, False)).cycles(machine) + from_l2 * machine.panel_stall_share
     once = (unpacking + accessed(vectors, True)).cycles(machine) + machine.loop_overhead
-    return max(1, dim_hint(loop.extent) // loop.tile) * (again - read) - once
+    return repeats * (again - read) - once

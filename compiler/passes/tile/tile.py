@@ -165,7 +165,10 @@ class Tile(TilePass):
         (rows, columns), (outer, inner) = block, (r.var for r in loops)
         message = f"{rows} %{outer} x {columns} %{inner} sums of %{s.name} share what they read"
         if is_shared and context.may_apply(self, message):
-            sizes |= {outer: rows, inner: columns, lane.var: lane.lanes}  # sums of the block hide each other's latency
+            # sums of a block hide each other's latency, few of them with several vectors of each
+            chains = int(context.machine.fma_latency * context.machine.fma_per_cycle) // (rows * columns)
+            vectors = max(1, min(chains, self.registers, dim_hint(lane.extent) // lane.lanes))
+            sizes |= {outer: rows, inner: columns, lane.var: vectors * lane.lanes}
 
     @staticmethod
     def best_block_of_sums(loops: tuple[Range, ...], most: Sequence[int], machine: Machine) -> tuple[int, int]:

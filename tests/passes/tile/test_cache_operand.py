@@ -49,6 +49,55 @@ def test_weights_of_an_iteration_do_not_lie_along_its_loop() -> None:
     check_pass("cache-operand", before=before, after=after, remark="%w cached transposed per %i")
 
 
+def vectors_across(depth: int, rows: int = 16, w: str = "{d}, 4", w_index: str = "%r, %h", copy: str = "") -> str:
+    return f"""kernel @k(in %x: f32[4, {rows}, {depth}], in %w: f32[{w.format(d=depth)}], out %y: f32[4, {rows}]) {{
+      parallel %h in 0..4 {{ {copy} parallel %i in 0..{rows} {{
+        %s = reduce add %r in 0..{depth} {{ yield %x[%h, %i, %r] * {f"%w[{w_index}]" if not copy else "%t[%r]"} }}
+        store %s, %y[%h, %i]
+      }} }}
+    }}"""
+
+
+def test_an_operand_across_the_sum_is_copied_where_the_other_one_lies_along_it() -> None:
+    copy = "local %t: f32[40] for %a in 0..40 { store %w[%a, %h], %t[%a] }"
+    check_pass(
+        "cache-operand",
+        before=vectors_across(40),
+        after=vectors_across(40, copy=copy),
+        remark="%w cached transposed per %i",
+    )
+
+
+def few_columns(columns: int, copy: str = "", x: str = "%x[%r, %j]") -> str:
+    return f"""kernel @k(in %x: f32[64, {columns}], in %w: f32[16, 64], out %y: f32[16, {columns}]) {{ {copy}
+      parallel %i in 0..16 {{ parallel %j in 0..{columns} {{
+        %s = reduce add %r in 0..64 {{ yield {x} * %w[%i, %r] }}
+        store %s, %y[%i, %j]
+      }} }}
+    }}"""
+
+
+def test_few_columns_across_a_long_sum_are_copied_along_it() -> None:
+    """Lanes along so few columns would be idle."""
+    copy = "local %t: f32[3, 64] for %a in 0..3 { for %b in 0..64 { store %x[%b, %a], %t[%a, %b] } }"
+    check_pass("cache-operand", before=few_columns(3), after=few_columns(3, copy, "%t[%j, %r]"))
+    check_pass("cache-operand", unchanged=few_columns(12))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        vectors_across(8),
+        vectors_across(40, rows=2),
+        vectors_across(40, w="4, {d}", w_index="%h, %r"),
+        vectors_across(40).replace("%x[%h, %i, %r]", "%x[%h, %r, %i]").replace("[4, 16, 40]", "[4, 40, 16]"),
+    ],
+    ids=["few products", "few rows", "along the sum", "contiguous rows"],
+)
+def test_operands_of_sums_that_stay(text: str) -> None:
+    check_pass("cache-operand", unchanged=text)
+
+
 def heads_innermost(heads: int, x: str, x_index: str, copy: str = "", w: str = "%w[%r, %j, %h]") -> str:
     return f"""kernel @k(in %x: f32[{x}], in %w: f32[6, 5, {heads}], out %y: f32[{heads}, 64, 5]) {{
       parallel %h in 0..{heads} {{ {copy} parallel %i in 0..64 {{ for %j in 0..5 {{
@@ -204,6 +253,23 @@ def test_columns_in_panels_as_wide_as_a_register_tile() -> None:
             store %u, %y[%k, %l]
           }} }}"""),
         remark="%j in panels of 32",
+    )
+
+
+def test_keys_whose_heads_are_innermost_are_copied_and_queries_are_not() -> None:
+    text = """kernel @k(in %x: f32[3, 20, 6], in %w: f32[64, 6, 3], out %y: f32[3, 20, 64]) {{
+      parallel %h in 0..3 {{ {loops} {{ %s = reduce add %r in 0..6 {{ yield %x[%h, %i, %r] * {key} }} store %s, %y[%h, %i, %j] }} }} {end} }}
+    }}"""
+    check_pass(
+        "cache-operand",
+        before=text.format(loops="parallel %j in 0..64 { parallel %i in 0..20", key="%w[%j, %r, %h]", end=""),
+        after=text.format(
+            loops="""parallel %p in 0..1 { local %t: f32[6, 64]
+              for %a in 0..6 { for %b in %p*64..%p*64 + 64 { store %w[%b, %a, %h], %t[%a, %b - %p*64] } }
+              parallel %i in 0..20 { parallel %j in %p*64..%p*64 + 64""",
+            key="%t[%r, %j - %p*64]",
+            end="}",
+        ),
     )
 
 

@@ -140,12 +140,23 @@ def test_ranges_of_a_sum_over_whole_rows_become_one() -> None:
     )
 
 
+def test_ranges_of_a_sum_of_squares_become_one() -> None:
+    text = """kernel @k(in %x: f32[2, 3, 4], out %y: f32[2]) {{
+      parallel %i in 0..2 {{ %s = reduce add {} store %s, %y[%i] }}
+    }}"""
+    check_pass(
+        "collapse",
+        before=text.format("%a in 0..3, %b in 0..4 { yield %x[%i, %a, %b] * %x[%i, %a, %b] }"),
+        after=text.format("%a in 0..12 { yield %x[%i, %a//4, %a%4] * %x[%i, %a//4, %a%4] }"),
+    )
+
+
 @pytest.mark.parametrize(
     "sum_",
     [
         "reduce add %a in 0..3, %b in 0..4 { yield %x[%i, %a, 0, %b] }",  # other planes
         "reduce add %a in 0..3, %b in 1..4 { yield %x[%i, 0, %a, %b] }",  # parts of rows
-        "reduce add %a in 0..3, %b in 0..4 { yield %x[%i, %a, %b, 0] * %w[%a, %b] }",  # a contraction
+        "reduce add %a in 0..3, %b in 0..4 { yield %x[%i, %a, %b, 0] * %w[%a, %b] }",  # a contraction that rereads weights
     ],
 )
 def test_ranges_that_stay(sum_: str) -> None:

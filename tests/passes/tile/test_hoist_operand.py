@@ -71,6 +71,25 @@ def test_conversions_in_the_units_of_multiply_adds_are_done_once() -> None:
     check_pass("hoist-operand", unchanged=plain, machine=AVX512)
 
 
+def test_an_operand_that_lanes_share_is_computed_before_the_loops_that_reuse_it() -> None:
+    """Its conversions end in a broadcast, where a load from memory needs none."""
+    text = """kernel @k(in %x: f32[64, 8, 32], const %w: f16[64, 8], out %y: f32[64, 64, 32]) {{
+      parallel %i in 0..64 tile 16 {{ {} for %p in 0..64 {{ for %j in 0..32 tile 16 lanes 16 {{
+        %a = reduce add %r in 0..8 {{ yield %x[%p, %r, %j] * {} }}
+        store %a, %y[%i, %p, %j]
+      }} }} }} }}"""
+    copy = "local %u: f32[8] for %c in 0..8 { store cast<f32>(%w[%i, %c]), %u[%c] }"
+    check_pass(
+        "hoist-operand",
+        before=text.format("", "cast<f32>(%w[%i, %r])"),
+        after=text.format(copy, "%u[%r]"),
+        remark="an operand of %a computed once per %p",
+    )
+    check_pass("hoist-operand", unchanged=text.format("", "cast<f32>(%w[%p, %r])"))
+    shared = text.format("", "cast<f32>(%w[%i, %r])").replace("for %p", "parallel %p")
+    check_pass("hoist-operand", unchanged=shared, machine=replace(AVX512, threads=8))
+
+
 LONG = """kernel @k(in %x: f32[2, 12288], const %w: i32[16, 12288], out %y: f32[2, 16]) { parallel %j in 0..16 tile 16 lanes 16 {
   for %i in 0..2 { %a = reduce add %r in 0..12288 { yield %x[%i, %r] * sqrt(cast<f32>(%w[%j, %r] << 28 >> 28)) }
     store %a, %y[%i, %j] } } }"""

@@ -411,11 +411,13 @@ def test_blocks_of_sums_over_lanes_share_what_they_read(heads: int, keys: int, b
     )
 
 
-@pytest.mark.parametrize(("length", "rows"), [(32, 4), (64, 2), (128, 1), (1024, 1), (2048, 4)])
-def test_a_block_reads_short_rows_from_memory_in_order(length: int, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("length", "rows", "k"), [(32, 4, 16), (64, 2, 16), (128, 1, 32), (1024, 1, 32), (2048, 4, 16)]
+)
+def test_a_block_reads_short_rows_from_memory_in_order(length: int, rows: int, k: int) -> None:
     text = SCORES.format(heads=3, keys=(1 << 20) // length, h="", j="", k=length)  # 4 MiB
     found = sizes(text.replace("0..64", f"0..{length}").replace(", 64]", f", {length}]"))
-    assert (found["h"], found.get("j", 1)) == (3, rows)
+    assert (found["h"], found.get("j", 1), found["k"]) == (3, rows, k)
 
 
 @pytest.mark.parametrize(("machine", "block"), [(AVX512, 16), (AVX2, 12), (NEON, 16)])
