@@ -111,17 +111,14 @@ class CacheOperand(TilePass):
     def operand_copy(self, table: Accesses, a: Access, s: Reduce, machine: Machine) -> OperandCopy | None:
         """Return the copy before the outermost long loop that does not change the operand, where it fits; None if it does nowhere."""
         is_along_sum = any(table.stride(a, r.var) == 1 for r in s.ranges)
-        if table.roles[a.buffer] != "in" or not (is_along_sum or all(len(variables(d)) < 2 for d in a.index)):
+        if not can_be_copied(table, a) or not (is_along_sum or all(len(variables(d)) < 2 for d in a.index)):
             return None
-        if a.is_masked:
-            return None  # the copy would read out of bounds
         enclosing_loops = [r for r in a.loops if r not in s.ranges]
         loops = [r for r in enclosing_loops if isinstance(table.loops[r.var][1], For)]
         reuse_loops = [r for r in loops if not table.depends_on(a, r.var) and dim_hint(r.extent, 0) >= self.min_reuse]
         dependent_loops = [r for r in enclosing_loops if table.depends_on(a, r.var)]
         strided_loops = [r for r in dependent_loops if table.stride(a, r.var) not in (0, 1)]
-        index_vars = {n for d in a.index for n in variables(d)}
-        if not reuse_loops or not strided_loops or not index_vars <= {r.var for r in a.loops}:
+        if not reuse_loops or not strided_loops:
             return None
         others = [b for b in table.loads_of(s) if b is not a]
         lane = strided_loops[-1]
@@ -152,7 +149,7 @@ class CacheOperand(TilePass):
             return None
         (a,) = strided
         lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
-        if table.roles[a.buffer] != "in" or a.is_masked or table.stride(a, last.var) == 0:
+        if not can_be_copied(table, a) or table.stride(a, last.var) == 0:
             return None
         results, depth = [r for r in a.loops if r not in s.ranges], dim_hint(last.extent, 0)
         contiguous = [dim_hint(r.extent, 0) for r in results if all(table.stride(b, r.var) in (0, 1) for b in reads)]
@@ -233,6 +230,12 @@ class OperandCopy:
         copied = prod(extent_hint(r) for r in self.read.loops if r in around or table.depends_on(self.read, r.var))
         stores = [a for a in table.all if a.is_store and self.lane in a.loops and table.roles[a.buffer] != "local"]
         return copied + sum(a.execution_count for a in stores if table.stride(a, self.lane.var) != 1)
+
+
+def can_be_copied(table: Accesses, a: Access) -> bool:
+    """Return True for an input read at indices of loops alone, such that a copy made before them reads in bounds."""
+    index_vars = {n for d in a.index for n in variables(d)}
+    return table.roles[a.buffer] == "in" and not a.is_masked and index_vars <= {r.var for r in a.loops}
 
 
 def lanes_follow_sum(columns: int, depth: int, lanes: int) -> bool:

@@ -91,8 +91,11 @@ def test_few_columns_across_a_long_sum_are_copied_along_it() -> None:
         vectors_across(40, rows=2),
         vectors_across(40, w="4, {d}", w_index="%h, %r"),
         vectors_across(40).replace("%x[%h, %i, %r]", "%x[%h, %r, %i]").replace("[4, 16, 40]", "[4, 40, 16]"),
+        vectors_across(40, w_index="%r, %n")
+        .replace("%s =", "%n = min(%q[%h], 3) %s =")
+        .replace("in %w", "in %q: i64[4], in %w"),
     ],
-    ids=["few products", "few rows", "along the sum", "contiguous rows"],
+    ids=["few products", "few rows", "along the sum", "contiguous rows", "a gather"],
 )
 def test_operands_of_sums_that_stay(text: str) -> None:
     check_pass("cache-operand", unchanged=text)
