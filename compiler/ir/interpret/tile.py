@@ -260,7 +260,10 @@ class _KernelExecution:
         for axis, (d, extent) in enumerate(zip(index, self.arrays[buffer].shape[private_axes:], strict=True)):
             i = self.evaluate_index(d)
             in_bounds = (i >= 0) & (i < extent)
-            is_safe = np.all(in_bounds if mask is None else in_bounds | ~mask)
+            if in_bounds.all():
+                indices.append(i)
+                continue
+            is_safe = mask is not None and np.all(in_bounds | ~mask)
             if not is_safe and not self.index_errors:  # a kernel continues after a failed check, with undefined results
                 access = f"%{buffer}[{', '.join(map(str, index))}]"
                 raise VerifyError(

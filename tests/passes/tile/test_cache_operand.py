@@ -278,10 +278,10 @@ def test_keys_whose_heads_are_innermost_are_copied_and_queries_are_not() -> None
 
 def test_the_operand_whose_lanes_store_in_order_is_copied() -> None:
     """To copy %x would move fewer elements, but its lanes would store columns."""
-    loops = "parallel %j in 0..70 {{ {} parallel %i in 0..40 {{ {} }} }}"
-    few = PRODUCT.replace("f32[40, 70]", "f32[70, 40]").format
+    loops = "parallel %j in 0..70 {{ {} parallel %i in 0..20 {{ {} }} }}"
+    few = PRODUCT.replace("f32[40, 70]", "f32[70, 40]").replace("40", "20").format
     transposed = SUM.replace("%y[%i, %j]", "%y[%j, %i]")
-    copy = "local %t: f32[32, 40] for %a in 0..32 { for %b in 0..40 { store %x[%b, %a], %t[%a, %b] } }"
+    copy = "local %t: f32[32, 20] for %a in 0..32 { for %b in 0..20 { store %x[%b, %a], %t[%a, %b] } }"
     check_pass(
         "cache-operand",
         before=few(loops.format("", transposed.format("%w[%j, %r]"))),
