@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from compiler.analysis.contraction_nodes import is_contraction_node, with_sum_dtype
 from compiler.analysis.scalar_chain import is_clamp, is_continuous
 from compiler.analysis.structural_key import structural_key
-from compiler.errors import LoweringError
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Elementwise, Fused, elementwise_expr, is_cast, is_view, viewed
-from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.graph.candidate_kernel import candidate_kernel
 
 
 @register
@@ -41,23 +40,14 @@ class DeferRounding(GraphPass):
                 continue
             body = n.attrs["body"].map_nodes(UnroundedValues(values_read_rounded(n.attrs["body"])).rebuild)
             saved = before - rounding_count(body)
-            if saved > 0 and (problem := kernel_problem(body, context)):
-                context.missed(self, f"{saved} values rounded: {problem}", n)
-            elif saved > 0 and context.may_apply(self, f"{saved} values not rounded", n):
+            if saved <= 0:
+                continue
+            kernel = candidate_kernel(body, structural_key(body), context)  # rounding counts in what is stored locally
+            if isinstance(kernel, str):
+                context.missed(self, f"{saved} values rounded: {kernel}", n)
+            elif context.may_apply(self, f"{saved} values not rounded", n):
                 new[n] = replace(n, attrs={**n.attrs, "body": body})
         return ir.replace_nodes(new)
-
-
-def kernel_problem(body: Graph, context: Context) -> str:
-    """Return why a body has no kernel that the target can express, or "".
-
-    Rounding is work, by which lowering decides what it stores in local buffers.
-    """
-    try:
-        kernel = context.lowered_kernels[structural_key(body)] = lower_kernel(body, "candidate", context.machine)
-    except LoweringError as error:
-        return str(error)
-    return context.kernel_problem(kernel)
 
 
 def values_read_rounded(body: Graph) -> Set[Node]:

@@ -17,7 +17,6 @@ from compiler.analysis.reduction_domains import reads_once
 from compiler.analysis.structural_key import group_key
 from compiler.analysis.windows import adds_overlapping_products
 from compiler.cost.estimates import TIE, prefers_epilogue, unscheduled_seconds
-from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph, postorder, preorder, reachable
 from compiler.ir.graph.node import OPS, Node, input_node, scalar_value
 from compiler.ir.graph.structure import (
@@ -37,8 +36,8 @@ from compiler.ir.graph.structure import (
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import adds_contractions
 from compiler.ir.tile.kernel import Kernel, Local, dim_hint
-from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, from_machine, register
+from compiler.passes.graph.candidate_kernel import candidate_kernel
 from compiler.passes.graph.fold import constant_sources, is_widened
 from compiler.passes.remark import format_seconds
 from compiler.passes.tile.delinearize import Delinearize
@@ -341,11 +340,10 @@ class GroupSearch:
         body, _ = self.body(g)
         if mixes_linear_with_reductions(body):
             return "a constant linear map and a reduction cannot share one loop nest"
-        try:
-            kernel = self.context.lowered_kernels[key] = lower_kernel(body, "candidate", self.context.machine)
-        except LoweringError as error:
-            return str(error)
-        if problem := self.context.kernel_problem(kernel) or self.profitability_veto(kernel, body):
+        kernel = candidate_kernel(body, key, self.context)
+        if isinstance(kernel, str):
+            return kernel
+        if problem := self.profitability_veto(kernel, body):
             return problem
         context = self.context
         # no guards inside its sums, where that is possible
