@@ -31,6 +31,7 @@ from compiler.ir.types import TensorType, with_innermost
 from compiler.passes.base import Context, ProgramPass, TilePass, register
 from compiler.passes.tile.cache_operand import CacheOperand
 from compiler.passes.tile.collapse import Collapse, is_pointwise
+from compiler.passes.tile.fuse_loops import FuseLoops
 
 InnermostDims: TypeAlias = dict[str, int]
 """Innermost dimension of each buffer that is not row-major."""
@@ -165,7 +166,7 @@ class LayoutSearch:
     def kernel_saved_ops(self, name: str, types: tuple[TensorType, ...]) -> int:
         key = (name, types)
         if key not in self.saved_ops_cache:
-            table = self.with_collapsed_loops(self.kernel_accesses[name].with_param_types(types), types)
+            table = self.with_joined_loops(self.kernel_accesses[name].with_param_types(types), types)
             lanes, scheduled = lane_count(table.kernel, self.machine), self.with_packed_elements(table, types)
             scheduled = self.with_cached_operands(
                 scheduled, tuple(scheduled.types[p.name] for p in scheduled.kernel.params)
@@ -176,11 +177,11 @@ class LayoutSearch:
             self.saved_ops_cache[key] = by_lanes + hoisted + scalar_ops(table) - scalar_ops(scheduled)
         return self.saved_ops_cache[key]
 
-    def with_collapsed_loops(self, table: Accesses, types: tuple[TensorType, ...]) -> Accesses:
-        """Return the accesses of a kernel with scans or sums after the loops around them are collapsed, so that lanes follow memory."""
+    def with_joined_loops(self, table: Accesses, types: tuple[TensorType, ...]) -> Accesses:
+        """Return the accesses of a kernel with scans or sums after loops are fused and collapsed, so that lanes follow memory."""
         if is_pointwise(perfect_nest(table.kernel.body)):
             return table
-        return self.after_pass(Collapse(), table, types)
+        return self.after_pass(Collapse(), self.after_pass(FuseLoops(), table, types), types)
 
     def with_packed_elements(self, table: Accesses, types: tuple[TensorType, ...]) -> Accesses:
         """Return the accesses of a kernel after its contractions have become dot products, where they can."""
