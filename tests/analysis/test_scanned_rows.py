@@ -43,10 +43,10 @@ def test_statements_other_than_loops_are_none() -> None:
     assert not any(is_scan_of_rows(Accesses(kernel), s, 16) for s in rows.body[:2])
 
 
-@pytest.mark.parametrize(("size", "expected"), [(1, True), (39, True), (40, False), (41, False), (64, False)])
-def test_rows_are_longer_than_the_lanes(size: int, expected: bool) -> None:
-    """The distance of rows is their length here, and it must be more than the lanes."""
-    assert scanned(SUMS, size) is expected
+@pytest.mark.parametrize(("size", "expected"), [(1, True), (40, True), (64, True), (80, True), (81, False)])
+def test_rows_fill_half_of_a_block(size: int, expected: bool) -> None:
+    """The distance of rows is their length here."""
+    assert scanned(SUMS.replace("64", "81"), size) is expected
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(15, False), (16, True)])
@@ -54,8 +54,8 @@ def test_there_are_as_many_rows_as_lanes(rows: int, expected: bool) -> None:
     assert scanned(SUMS.replace("64", str(rows))) is expected
 
 
-@pytest.mark.parametrize(("steps", "expected"), [(15, False), (16, True)])
-def test_a_row_has_as_many_steps_as_lanes(steps: int, expected: bool) -> None:
+@pytest.mark.parametrize(("steps", "expected"), [(7, False), (8, True)])
+def test_a_row_has_half_as_many_steps_as_lanes(steps: int, expected: bool) -> None:
     assert scanned(SUMS.replace("in 0..40", f"in 0..{steps}")) is expected
 
 

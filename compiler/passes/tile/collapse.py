@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.analysis.accesses import Access, Accesses
+from compiler.analysis.scanned_rows import rows_of_scan
+from compiler.cost.vectorization import lane_count
 from compiler.errors import TransformError
 from compiler.ir.scalar import IndexValue
 from compiler.ir.symbolic.affine import stride
@@ -26,7 +28,8 @@ class Collapse(TilePass):
 
     parallel %i in 0..32 { parallel %j in 0..7 { f(%x[%i, %j]) } }  ->  parallel %i in 0..224 { f(%x[%i // 7, %i % 7]) }
 
-    Applies if every address stays affine in the joint index; around scans and sums, only to the loop that memory follows.
+    Applies if every address stays affine in the joint index; around scans and sums, only to the loop that memory follows, or that
+    goes through the rows of a scan.
     Lanes then run across the end of a row, and tiles of a contraction's rows across the end of an image.  Ranges of a reduction
     are collapsed as well.  Inner loops of at least `max_inner_extent` steps are left alone, because they fill the lanes by
     themselves; for a dynamic extent the lower bound decides.  So are those of whole vectors and a part whose index is a value,
@@ -46,7 +49,9 @@ class Collapse(TilePass):
         """Collapse the loops of a kernel that is one nest."""
         for k in range(len(perfect_nest(ir.body)) - 1, 0, -1):
             nest, table = perfect_nest(ir.body), context.accesses(ir)
-            is_left = self.is_long(nest[k].range) or not (is_pointwise(nest) or is_innermost(table, nest[k].range.var))
+            size = lane_count(ir, context.machine)
+            follows_memory = is_innermost(table, nest[k].range.var) or is_around_scan(table, nest, size)
+            is_left = self.is_long(nest[k].range) or not (is_pointwise(nest) or follows_memory)
             collapsed = None if is_left else self.collapse_pair(table, nest, k, context.machine.lanes(32))
             message = f"%{nest[k - 1].range.var} and %{nest[k].range.var} collapsed"
             if collapsed is not None and context.may_apply(self, message):
@@ -108,6 +113,11 @@ def is_pointwise(nest: Sequence[For]) -> bool:
     """Return True if a nest has neither local buffers nor loops inside, nor reductions but contractions."""
     body = [s for f in nest[-1:] for s in f.body]
     return all(is_contraction(s) if isinstance(s, Reduce) else not isinstance(s, (tile.Local, For)) for s in body)
+
+
+def is_around_scan(table: Accesses, nest: Sequence[For], size: int) -> bool:
+    """Return True if a nest goes through the rows of a scan, which are transposed in blocks of `size`."""
+    return any(rows_of_scan(table, s, size) for f in nest[-1:] for s in f.body)
 
 
 def ends_inside_vector(r: Range, lanes: int) -> bool:

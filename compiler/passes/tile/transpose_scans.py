@@ -30,7 +30,8 @@ class TransposeScans(TilePass):
         } ... }
 
     Lanes along the rows (%i) would gather and scatter; the new loops have independent steps, so `tile` transposes
-    blocks.  Applies where there are as many rows as lanes.  The last elements of a row make a shorter block.
+    blocks.  Applies where there are as many rows as lanes.  The last elements of a row make a shorter block, as do all of a row
+    shorter than a vector, which fills half of one at least.
     """
 
     name = "transpose-scans"
@@ -45,6 +46,8 @@ class TransposeScans(TilePass):
                 return (stmt,)
             if not context.may_apply(self, f"%{stmt.range.var} in blocks of {size} elements of {size} rows"):
                 return (stmt,)
+            if isinstance(stmt.range.extent, int) and stmt.range.extent <= size:
+                return stage_block(stmt.range, stmt.body, table.roles, fresh)
             strips = strip_mine(stmt.range, size, fresh(f"{stmt.range.var}.block"))
             blocks: Block = (For(strips.outer, stage_block(strips.inner, stmt.body, table.roles, fresh)),)
             if strips.remainder is None:

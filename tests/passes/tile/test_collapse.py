@@ -187,8 +187,22 @@ def test_scans_have_one_loop_over_the_dimensions_behind_theirs() -> None:
     )
 
 
+def test_rows_of_a_scan_are_one_loop() -> None:
+    """Blocks of rows are transposed, so that lanes go across all of them."""
+    text = """kernel @k(in %x: f32[3, 4, {n}], out %y: f32[3, 4, {n}]) {{
+      {rows} {{
+        local %c: f32[]  store 0.0, %c[]
+        for %r in 0..{n} {{ %s = %c[] + %x[{i}, %r]  store %s, %c[]  store %s, %y[{i}, %r] }} }} {end} }}"""
+    before = {"rows": "parallel %i in 0..3 { parallel %j in 0..4", "i": "%i, %j", "end": "}"}
+    after = {"rows": "parallel %i in 0..12", "i": "%i//4, %i%4", "end": ""}
+    check_pass(
+        "collapse", before=text.format(n=8, **before), after=text.format(n=8, **after), remark="%i and %j collapsed"
+    )
+    check_pass("collapse", unchanged=text.format(n=7, **before))
+
+
 def test_loops_around_a_sum_along_memory_stay() -> None:
-    """Rows of a scan along the last dimension: no loop around it follows memory."""
+    """Short rows of a scan along the last dimension: no loop around it follows memory."""
     check_pass(
         "collapse",
         unchanged="""kernel @k(in %x: f32[3, 4, 5], out %y: f32[3, 4]) {

@@ -50,6 +50,13 @@ def test_elements_are_read_and_written_in_blocks() -> None:
     )
 
 
+def test_a_short_row_is_one_block() -> None:
+    one = block(("%u", "%v", "%s", "%k", "%a", "%b"), 13, "{}")
+    rows = CUMSUM.replace("40", "13")
+    after = rows[: rows.index("for %k")] + one + "} }"
+    check_pass("transpose-scans", before=rows, after=after)
+
+
 def test_an_index_in_a_value_counts_from_the_start_of_the_row() -> None:
     check_pass(
         "transpose-scans",
@@ -76,6 +83,7 @@ def test_an_index_in_a_value_counts_from_the_start_of_the_row() -> None:
     "unchanged",
     [
         pytest.param(CUMSUM.replace("64", "8"), id="fewer rows than lanes"),
+        pytest.param(CUMSUM.replace("40", "7"), id="less than half a block"),
         pytest.param(CUMSUM.replace("[%i, %k]", "[%k, %i]").replace("[64, 40]", "[40, 64]"), id="columns"),
         pytest.param(CUMSUM.replace("[%i, %k]", "[%i, 39 - %k]"), id="from the end of a row"),
         pytest.param(CUMSUM.replace("+ %x[%i, %k]", "+ %y[%i, %k]").replace("out", "inout"), id="reads what it stores"),
