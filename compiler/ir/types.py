@@ -305,6 +305,11 @@ class TensorType:
         return elements * (bits // 8) if bits % 8 == 0 else ceildiv(elements * bits, 8)
 
     @property
+    def contiguous_dim(self) -> int:
+        """The dimension of a tensor with elements along which neighbours lie side by side."""
+        return self.layout.physical_dims[-1].dim if self.layout else self.rank - 1
+
+    @property
     def is_static(self) -> bool:
         return all(isinstance(d, int) for d in self.shape)
 
@@ -387,7 +392,7 @@ class TensorType:
     def packed_dim(self, shape: Sequence[Dim]) -> int:
         """Return the dimension along which neighbours are packed, in elements of a tensor of `shape` or of a box inside it."""
         differing = [d for d, (n, m) in enumerate(zip(shape, self.shape, strict=True)) if n != m]
-        return differing[0] if len(differing) == 1 else (self.layout or _row_major(self.rank)).physical_dims[-1].dim
+        return differing[0] if len(differing) == 1 else self.contiguous_dim
 
     def elementwise(self, shape: Sequence[Dim]) -> TensorType:
         """Return the type of the same memory in single elements, inverse of `packed`; `shape` as for `packed_dim`."""

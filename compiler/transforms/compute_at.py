@@ -11,11 +11,17 @@ from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Local, Param, Stmt
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, bound_names, substitute_names
-from compiler.ir.types import TensorType
+from compiler.ir.types import TensorType, with_innermost
 
 
 def compute_at(
-    producer: Kernel, consumer: Kernel, result: Param, operand: Param, dims: Sequence[int], name: str
+    producer: Kernel,
+    consumer: Kernel,
+    result: Param,
+    operand: Param,
+    dims: Sequence[int],
+    name: str,
+    innermost: int | None = None,
 ) -> Kernel:
     """Compute `result` of the producer in the consumer's loops over dimensions `dims` of `operand`, the same buffer.
 
@@ -23,7 +29,7 @@ def compute_at(
     @conv { parallel %d { ... %p[%d, %j] ... } }
     ->  @name { parallel %d { local %p  for %i { store %x[%d, %i], %p[%i] }  ... %p[%j] ... } }
 
-    A slice of dynamic size becomes scratch memory of the caller instead of a local buffer.  TransformError if one of
+    Dimension `innermost`, if given, is contiguous in a slice.  A slice of dynamic size becomes scratch memory of the caller instead of a local buffer.  TransformError if one of
     `dims` is not traversed by a parallel loop over the full extent, in every nest of the producer and in the consumer.
     """
     source, target = result.name, operand.name
@@ -39,7 +45,7 @@ def compute_at(
         inner += (substitute_names(x, {**names, **params, **loop_vars, source: target}) for x in copy)
     inner += remove_loops(consumer.body, {f.range.var for f in shared_loops})
     inputs = tuple(replace(p, name=params[p.name]) for p in producer.params if p is not result)
-    slice_type = without_dims(result.type, dims)
+    slice_type = without_dims(result.type, dims, innermost)
     if not slice_type.is_static:
         own = (replace(p, role="scratch") if p is operand else p for p in consumer.params)
         return Kernel(name, (*inputs, *own), wrap_in_nest(shared_loops, tuple(inner)))
@@ -63,9 +69,11 @@ def require_full_extent_loop(body: Block, name: str, d: int) -> For:
     return loop
 
 
-def without_dims(type_: TensorType, dims: Sequence[int]) -> TensorType:
-    """Return the type of a slice that fixes the indices of `dims`."""
-    return TensorType(type_.dtype, tuple(n for d, n in enumerate(type_.shape) if d not in dims))
+def without_dims(type_: TensorType, dims: Sequence[int], innermost: int | None = None) -> TensorType:
+    """Return the type of a slice that fixes the indices of `dims`; dimension `innermost` of `type_`, if given, is contiguous in it."""
+    kept = [d for d in range(type_.rank) if d not in dims]
+    slice_type = TensorType(type_.dtype, tuple(type_.shape[d] for d in kept))
+    return slice_type if innermost is None else with_innermost(slice_type, kept.index(innermost))
 
 
 def index_without_dims(body: Block, buffer: str, dims: Sequence[int]) -> Block:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from math import prod
 
 from compiler.analysis.accesses import Accesses
@@ -13,11 +14,11 @@ from compiler.analysis.dot_match import DotMatch, match_dots
 from compiler.cost.contraction import ContractionProblem, best_tiles
 from compiler.cost.issue import accessed, computed, recomputed
 from compiler.cost.machine import Machine
-from compiler.ir.scalar import Expr
+from compiler.ir.scalar import Expr, Load
 from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import contraction_of
-from compiler.ir.tile.kernel import For, Kernel, Local, Param, Reduce, dim_hint, iteration_count_hint
+from compiler.ir.tile.kernel import For, Kernel, Local, Param, Reduce, Store, dim_hint, iteration_count_hint
 from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.ir.tile.program import Launch, Program, Step, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name
@@ -38,7 +39,9 @@ class ComputeAt(ProgramPass):
 
     Loop fusion with array contraction (Gao, Olsen, Sarkar and Thekkath, "Collective Loop Fusion for Array Contraction",
     1992), so that a slice stays in cache.  Applies along dimensions that both kernels traverse in parallel loops over
-    the full extent.  They must be the consumer's outermost loops, and exclude the producer's contiguous dimension.
+    the full extent, but for those along which the producer reads contiguous elements.  They must be the consumer's outermost loops.
+    Loops of a pointwise consumer along which it stores contiguous elements count as its innermost ones, and slices are contiguous
+    along them, too.
     The slice (one per lane if its rows are shorter than a vector) must fit the L2 cache, and each thread must get at
     least `min_steps_per_thread` slices.  Operands of dot products stay parameters, which can be read packed, and rows stay
     apart whose tiles would all convert the same weights.
@@ -124,16 +127,32 @@ class ProducerConsumer:
         if read[0].type != producer_param.type or any(isinstance(s, (Reduce, Local)) for s in tile.walk(producer.body)):
             return None
         pair = cls(producer, consumer, producer_launch, consumer_launch, buffer, producer_param, read[0], ())
-        shared_dims = tuple(d for d in range(producer_param.type.rank) if pair.is_shared_dim(d))
-        if not shared_dims or not pair.has_shared_loops_outermost(shared_dims):
-            return None
-        return replace(pair, shared_dims=shared_dims)
+        shared_dims = pair.outermost([d for d in range(producer_param.type.rank) if pair.is_shared_dim(d)])
+        return replace(pair, shared_dims=shared_dims) if shared_dims else None
 
-    def has_shared_loops_outermost(self, shared_dims: Sequence[int]) -> bool:
-        """Return True if the loops over `shared_dims` are the consumer's outermost ones."""
-        shared = self.consumer_loops(shared_dims)
-        nest = [f for f in perfect_nest(self.consumer.body) if f.range.extent != 1]
-        return all(f in shared for f in nest[: len(shared_dims)])
+    def outermost(self, dims: Sequence[int]) -> tuple[int, ...]:
+        """Return those of `dims` whose loops are the consumer's outermost ones."""
+        loops, nest = self.consumer_loops(dims), perfect_nest(self.consumer.body)
+        nest = sorted(nest, key=lambda f: f.range.var in self.contiguous_in_consumer)
+        shared = list(takewhile(lambda f: f in loops, (f for f in nest if f.range.extent != 1)))
+        return tuple(d for d, f in zip(dims, loops, strict=True) if f in shared)
+
+    @cached_property
+    def contiguous_in_consumer(self) -> set[str]:
+        """The variables along which a pointwise consumer stores contiguous elements; empty for others, whose loops stay in order."""
+        nest, stores = (
+            perfect_nest(self.consumer.body),
+            [s for s in tile.walk(self.consumer.body) if isinstance(s, Store)],
+        )
+        is_pointwise = not any(isinstance(s, (Reduce, Local, For)) for s in nest[-1].body)
+        return contiguous_variables(self.consumer, stores) if is_pointwise and all(f.parallel for f in nest) else set()
+
+    @property
+    def innermost_dim(self) -> int | None:
+        """The dimension along which a pointwise consumer has lanes, None if there is none or it is contiguous anyway."""
+        dims = range(self.producer_param.type.rank - 1)
+        loops = zip(dims, self.consumer_loops(dims), strict=True)
+        return next((d for d, f in loops if f and f.range.var in self.contiguous_in_consumer), None)
 
     def consumer_loops(self, dims: Sequence[int]) -> list[For | None]:
         """Return the consumer's loop over each of `dims`, None for one without a loop over the full extent."""
@@ -148,8 +167,8 @@ class ProducerConsumer:
         loops += self.consumer_loops([d])
         if None in loops:
             return False
-        innermost_vars = {v for e in tile.loads(self.producer.body) if e.index for v in variables(e.index[-1])}
-        return not any(f.range.var in innermost_vars for f in loops[:-1] if f) and all(
+        contiguous = contiguous_variables(self.producer, tile.loads(self.producer.body))
+        return not any(f.range.var in contiguous for f in loops[:-1] if f) and all(
             f.range.extent == size for f in loops if f
         )
 
@@ -159,7 +178,7 @@ class ProducerConsumer:
         One slice is held if its rows fill a vector, else one per lane.
         """
         lanes, count = machine.lanes(32), prod(dim_hint(self.producer_param.type.shape[d]) for d in self.shared_dims)
-        held = 1 if self.slice_type.rank and dim_hint(self.slice_type.shape[-1]) >= lanes else lanes
+        held = 1 if self.slice_type.rank and dim_hint(self.slice_type.physical_shape[-1]) >= lanes else lanes
         if count // lanes < min_steps_per_thread * machine.threads:
             return False
         return dim_hint(self.slice_type.nbytes) * held <= machine.l2
@@ -192,19 +211,25 @@ class ProducerConsumer:
     @property
     def slice_type(self) -> TensorType:
         """Type of the slice that one step of the shared loops computes."""
-        return without_dims(self.producer_param.type, self.shared_dims)
+        return without_dims(self.producer_param.type, self.shared_dims, self.innermost_dim)
 
     def fused_kernel(self, name: str) -> Kernel:
         """Build the kernel that computes both."""
-        return compute_at(
-            self.producer, self.consumer, self.producer_param, self.consumer_param, self.shared_dims, name
-        )
+        params = self.producer_param, self.consumer_param
+        return compute_at(self.producer, self.consumer, *params, self.shared_dims, name, self.innermost_dim)
 
     def fused_launch(self, kernel: str) -> Launch:
         """Build the launch of the fused kernel."""
         inputs = (a for a in self.producer_launch.arguments if a != self.buffer)
         others = (a for a in self.consumer_launch.arguments if a != self.buffer or not self.slice_type.is_static)
         return replace(self.consumer_launch, kernel=kernel, arguments=(*inputs, *others))
+
+
+def contiguous_variables(kernel: Kernel, accesses: Iterable[Load | Store]) -> set[str]:
+    """Return the variables by which loads or stores of rows step from one element to the next; an array with one index has no rows."""
+    types = {p.name: p.type for p in kernel.params}
+    rows = [a for a in accesses if len({v for d in a.index for v in variables(d)}) > 1]
+    return {v for a in rows for v in variables(a.index[types[a.buffer].contiguous_dim])}
 
 
 def repeated_seconds(operand: Expr, rows: int, columns: int, depth: int, machine: Machine) -> float:

@@ -54,6 +54,39 @@ def test_a_padded_image_is_made_where_it_is_read() -> None:
     )
 
 
+BLENDED = """program {{ input %a: f32[64, 6, 20]  output %d: f32[64, 5, 20]{buffer}
+  {kernels} }}"""
+
+
+def test_slices_of_a_pointwise_consumer_are_contiguous_where_it_stores() -> None:
+    """Its loops over channels, along which both kernels have contiguous elements, become the inner ones."""
+    check_pass(
+        "compute-at",
+        before=BLENDED.format(
+            buffer="  buffer %t: f32[20, 64, 6]",
+            kernels="""
+          kernel @twice(in %x: f32[64, 6, 20], out %p: f32[20, 64, 6]) {
+            parallel %c in 0..20 { parallel %i in 0..64 { parallel %j in 0..6 {
+              store %x[%i, %j, %c] * 2.0, %p[%c, %i, %j] } } } }
+          kernel @blend(in %p: f32[20, 64, 6], out %y: f32[64, 5, 20]) {
+            parallel %c in 0..20 { parallel %i in 0..64 { parallel %j in 0..5 {
+              store %p[%c, %i, %j] + %p[%c, %i, %j + 1], %y[%i, %j, %c] } } } }
+          launch @twice(%a, %t) for "t"  launch @blend(%t, %d) for "d" """,
+        ),
+        after=BLENDED.format(
+            buffer="",
+            kernels="""
+          kernel @blend(in %x: f32[64, 6, 20], out %y: f32[64, 5, 20]) {
+            parallel %i in 0..64 {
+              local %p: f32[20, 6]{1, 0}
+              parallel %c_1 in 0..20 { parallel %j_1 in 0..6 { store %x[%i, %j_1, %c_1] * 2.0, %p[%c_1, %j_1] } }
+              parallel %c in 0..20 { parallel %j in 0..5 {
+                store %p[%c, %j] + %p[%c, %j + 1], %y[%i, %j, %c] } } } }
+          launch @blend(%a, %d) for "d" """,
+        ),
+    )
+
+
 def test_a_kernel_that_others_launch_too_stays_for_them() -> None:
     text = APART.replace(
         "output %d: f32[64, 4, 6]", "input %e: f32[64, 6, 6]  output %d: f32[64, 4, 6]  output %f: f32[64, 4, 6]"
