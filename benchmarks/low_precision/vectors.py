@@ -41,13 +41,13 @@ class ScaledLinear(nn.Module):
 class PackedLinear(nn.Module):
     """Linear layer without bias with weights of 4 bits, two in a byte, the first in the lower half.
 
-    Each GROUP weights of a row have one scale: f32[m, k] -> f32[m, n].
+    Each GROUP weights of a row have one scale of type `dtype`: f32[m, k] -> f32[m, n].
     """
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         groups = weight.unflatten(1, (-1, GROUP))
-        scale = groups.abs().amax(2) / 7
+        scale = (groups.abs().amax(2) / 7).to(dtype)
         codes = ((groups / scale[..., None]).round() + 8).to(torch.uint8).flatten(1)
         self.register_buffer("packed", codes[:, 0::2] | codes[:, 1::2] << 4)
         self.register_buffer("scale", scale)
@@ -57,7 +57,7 @@ class PackedLinear(nn.Module):
         return torch.stack((self.packed & 15, self.packed >> 4), dim=2).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        groups = (self.codes().to(x.dtype) - 8).unflatten(1, (-1, GROUP)) * self.scale[..., None]
+        groups = (self.codes().to(x.dtype) - 8).unflatten(1, (-1, GROUP)) * self.scale[..., None].to(x.dtype)
         return nn.functional.linear(x, groups.flatten(1))
 
 
@@ -78,7 +78,7 @@ def weight_bytes(model: nn.Module) -> int:
 def integer_weights(layer: nn.Module) -> IntegerWeights | None:
     """Return the weights of a layer of this module, None if they are floats."""
     if isinstance(layer, PackedLinear):
-        return IntegerWeights(layer.codes().to(torch.int8) - 8, layer.scale, 4)
+        return IntegerWeights(layer.codes().to(torch.int8) - 8, layer.scale.float(), 4)
     if isinstance(layer, ScaledLinear) and not layer.weight.is_floating_point():
         return IntegerWeights(layer.weight, layer.scale[:, None], 8)
     return None
@@ -97,9 +97,10 @@ def vector_case(make: Callable[[Tensor], nn.Module], size: int, target_bytes: in
 FORMATS: dict[str, Callable[[Tensor], nn.Module]] = {
     "i8": partial(ScaledLinear, dtype=torch.int8),
     f"4 bits, groups of {GROUP}": PackedLinear,
+    f"4 bits, groups of {GROUP}, f16 scales": partial(PackedLinear, dtype=torch.float16),
     "f8e4m3fn": partial(ScaledLinear, dtype=torch.float8_e4m3fn),
 }
-"""Layer of each format."""
+"""Layer of each format; Q4_0 has scales of f16."""
 
 
 def vectors(size: int = SIZE, target_bytes: int = READ_BYTES) -> dict[str, Callable[[], Case]]:
