@@ -273,7 +273,7 @@ class KernelCycles:
             full = accessed(parts * distinct * (1 - masked_share), a.is_store)
             full += self.second_lines(a, lane, full) if stride else Issue()
             return full + masked(parts * n * masked_share, a.is_store, self.machine)
-        if stride is not None and not a.is_store and not a.is_masked and is_deinterleaved(abs(stride), lane.lanes):
+        if stride is not None and not a.is_store and not a.is_masked and is_deinterleaved(stride, lane.lanes):
             full = accessed(parts * distinct * abs(stride), False)
             return full + self.second_lines(a, lane, full) + shuffled(parts * distinct * abs(stride))
         lanes = min(lane.lanes, lane.tile)

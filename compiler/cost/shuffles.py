@@ -7,8 +7,8 @@ MIN_TRANSPOSE_BLOCK = 4
 
 
 def is_deinterleaved(stride: int, lanes: int) -> bool:
-    """Return True if `stride` elements apart means shuffling whole vectors; for larger strides gathers are faster."""
-    return 2 <= stride <= lanes // 2
+    """Return True if `stride` elements apart means shuffling whole vectors, also backwards; for larger strides gathers are faster."""
+    return stride not in (0, 1) and abs(stride) <= lanes // 2
 
 
 def is_interleaved(columns: Dim, row_stride: Dim, lanes: int) -> bool:

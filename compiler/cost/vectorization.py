@@ -97,7 +97,7 @@ def _access_cost(
     aliased = step > 0 and step * element_bytes % machine.way_bytes == 0
     if lane_stride is not None:
         each = machine.unaligned_cost if lane_stride == 1 and not _is_aligned(table, a, v, lanes, packed) else 1
-    elif _is_deinterleaved(a, step, lanes):
+    elif _is_deinterleaved(table, a, v, lanes):
         each = machine.deinterleave_cost * step
     elif along := transpose_loops(table, a, v, lanes):
         length = dim_hint(product(r.extent for r in along))
@@ -136,9 +136,9 @@ def _step_bytes(table: Accesses, a: Access, v: str) -> int:
     return abs(table.stride(a, v) or 0) * table.types[a.buffer].dtype.bytes
 
 
-def _is_deinterleaved(a: Access, step: int, lanes: int) -> bool:
-    """Return True if `a` is a load of elements `step` apart that is deinterleaved."""
-    return not a.is_store and is_deinterleaved(step, lanes)
+def _is_deinterleaved(table: Accesses, a: Access, v: str, lanes: int) -> bool:
+    """Return True if `a` is a load that is deinterleaved along `v`."""
+    return not a.is_store and is_deinterleaved(table.stride(a, v) or 0, lanes)
 
 
 def transpose_loops(table: Accesses, a: Access, v: str, lanes: int) -> tuple[Range, ...]:
@@ -150,7 +150,7 @@ def transpose_loops(table: Accesses, a: Access, v: str, lanes: int) -> tuple[Ran
     One around a local buffer does not for a store, as the next step fills the buffer again.
     """
     step = abs(table.stride(a, v) or 0)
-    if a.is_masked or step < 2 or _is_deinterleaved(a, step, lanes) or isinstance(a.consumer, Reduce):
+    if a.is_masked or step < 2 or _is_deinterleaved(table, a, v, lanes) or isinstance(a.consumer, Reduce):
         return ()
     buffers = table.local_scopes if a.is_store else {a.buffer}
     free = table.parallel_loops - {v} - frozenset().union(*(table.local_scopes.get(b, frozenset()) for b in buffers))

@@ -262,20 +262,22 @@ class ExprEmitter(MemoryEmitter):
         return self.b.emit(f"select {flags} {mask}, {memory} {value}, {memory} {passthru}")
 
     def _load_deinterleaved(self, buffer: StorageBuffer, offset: Dim, stride: int, coord: Coord, lanes: int) -> str:
-        """Load every `stride`-th element: contiguous vectors from the first to the last element, then shuffles."""
+        """Load every `stride`-th element: contiguous vectors from the lowest to the highest element, then shuffles."""
         dtype, axis = buffer.type.dtype, self.scope.lane
         memory, active = memory_type(dtype, lanes), axis.active_lanes(coord[axis.var]) if axis else lanes
-        span = (active - 1) * stride + 1
+        step, span = abs(stride), (active - 1) * abs(stride) + 1
+        # from the lowest one to the element of each active lane
+        apart = [(k if stride > 0 else active - 1 - k) * step for k in range(active)]
         starts = [max(min(k, span - lanes), 0) for k in range(0, span, lanes)]
-        pointers = [self.emit_pointer(buffer, offset + s, coord) for s in starts]
+        pointers = [self.emit_pointer(buffer, offset - apart[0] + s, coord) for s in starts]
         mask = first_lanes_mask(span, lanes) if span < lanes else None
         vectors = [self.load_vector(dtype, lanes, p, mask) for p in pointers]
         value = vectors[0]
         # position in `value` of each lane's element; -1 until a shuffle has brought it there
-        positions = [k * stride if k * stride < lanes and k < active else -1 for k in range(lanes)]
+        positions = [p if p < lanes else -1 for p in apart] + [-1] * (lanes - active)
         for k, vector in enumerate([*vectors[1:], vectors[0]][: max(1, len(vectors) - 1)], 1):
-            is_in_vector = [i * stride // lanes == k and i < active for i in range(lanes)]
-            picks = [lanes + i * stride - starts[k] if new else positions[i] for i, new in enumerate(is_in_vector)]
+            moved = {i: lanes + p - starts[k] for i, p in enumerate(apart) if p // lanes == k}
+            picks = [moved.get(i, p) for i, p in enumerate(positions)]
             indices = ", ".join(f"i32 {p}" if p >= 0 else "i32 poison" for p in picks)
             value = self.b.emit(f"shufflevector {memory} {value}, {memory} {vector}, <{lanes} x i32> <{indices}>")
             positions = [i if p >= 0 else -1 for i, p in enumerate(picks)]
