@@ -31,15 +31,18 @@ class Most(nn.Module):
         return x.mode(1).values
 
 
-def test_the_folder_runs_without_the_compiler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("target", "code"), [("sm90", {".ptx", ".cubin"}), ("gfx942", {".amdgcn", ".hsaco"})])
+def test_the_folder_runs_without_the_compiler(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str, code: set[str]
+) -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(12, 20), nn.GELU(), nn.Linear(20, 8), nn.Softmax(1)).eval(), torch.randn(5, 12)
     torch.export.save(torch.export.export(model, (x,), dynamic_shapes=({0: Dim("n")},)), tmp_path / "model.pt2")
     folder = tmp_path / "folder"
-    assert main(["compile", str(tmp_path / "model.pt2"), "--target", "sm90", "-o", str(folder)]) == 0
+    assert main(["compile", str(tmp_path / "model.pt2"), "--target", target, "-o", str(folder)]) == 0
     assert "registers" in capsys.readouterr().out
     kinds = {p.suffix for p in (folder / "kernels").iterdir()}
-    assert kinds == {".py", ".ptx", ".cubin"}
+    assert kinds == {".py", *code}
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     environment.pop("PYTHONPATH", None)
     subprocess.run([sys.executable, "-c", RUN], cwd=folder, env=environment, check=True)

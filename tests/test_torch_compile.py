@@ -12,6 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from compiler import torch_backend
+from compiler.driver.partitioned_graph import compile_graph
+from compiler.ir.graph.graph import Graph
+from compiler.options import Options
 from compiler.testing.checks import check_accuracy
 from compiler.torch_backend import tilewright
 
@@ -249,6 +253,20 @@ def test_a_flag_of_a_module_is_guarded() -> None:
 def test_modes_are_accepted(mode: str) -> None:
     x = torch.randn(3)
     torch.testing.assert_close(torch.compile(torch.exp, backend=tilewright, mode=mode)(x), x.exp())
+
+
+def test_a_mode_stands_for_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[bool, str]]()
+
+    def record(graph: Graph, options: Options, *rest: Any) -> Any:
+        asked.append((options.cuda_graphs, options.effort))
+        return compile_graph(graph, options, *rest)
+
+    monkeypatch.setattr(torch_backend, "compile_graph", record)
+    for mode in ("default", "reduce-overhead", "max-autotune"):
+        torch._dynamo.reset()
+        torch.compile(torch.exp, backend=tilewright, mode=mode)(torch.randn(3))
+    assert asked == [(False, "default"), (True, "default"), (False, "tune")]
 
 
 def test_options_reach_the_compiler() -> None:

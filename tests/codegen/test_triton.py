@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from compiler.codegen.triton.emit import emit_triton
-from compiler.codegen.triton.loader import compile_offline, load_triton
+from compiler.codegen.triton.loader import _source_directory, compile_offline, load_triton
 from compiler.codegen.triton.targets import GPU_TARGETS
 from compiler.codegen.triton.triton_names import TritonError
 from compiler.ir import ops
@@ -243,6 +244,34 @@ def test_contractions_are_products_of_blocks(build: Callable[[], Graph], product
     """Attention has two in the loop over blocks of keys, and two for the last keys, which fill no block."""
     sources = map(emit_triton, scheduled(build()).kernels.values())
     assert sum(source.count("tl.dot(") for source in sources) == products
+
+
+@pytest.mark.parametrize(("target", "instruction"), [("sm90", b"__assertfail"), ("gfx942", b"s_trap")])
+def test_index_checks_are_in_the_code(offline: ProcessPoolExecutor, target: str, instruction: bytes) -> None:
+    table, rows = inputs(table="f32[20, 16]", rows="i64[14]")
+    (kernel,) = scheduled(Graph((table, rows), (ops.take(table, rows, dim=0),))).kernels.values()
+    compiled = offline.submit(compile_offline, emit_triton(kernel), GPU_TARGETS[target]).result()
+    assert instruction in min(compiled.artefacts.items())[1] + max(compiled.artefacts.items())[1]
+
+
+def stages_of_second_compilation(source: str, folder: str) -> list[str]:
+    """Return the files that Triton adds to its cache when a kernel is compiled again from another file."""
+    from triton import knobs
+
+    with knobs.cache.scope():
+        knobs.cache.dir = folder
+        compile_offline(source, GPU_TARGETS["sm90"])
+        before = {*Path(folder).rglob("*")}
+        assert any(p.suffix == ".cubin" for p in before)
+        _source_directory.cache_clear()
+        compile_offline(source, GPU_TARGETS["sm90"])
+    return [p.name for p in {*Path(folder).rglob("*")} - before]
+
+
+def test_a_kernel_is_compiled_once(offline: ProcessPoolExecutor, tmp_path: Path) -> None:
+    """Processes write it to files of different names, and share the cache on disk."""
+    (kernel,) = scheduled(elementwise()).kernels.values()
+    assert offline.submit(stages_of_second_compilation, emit_triton(kernel), str(tmp_path)).result() == []
 
 
 def test_numbers_of_f64_keep_their_digits(interpreter: ProcessPoolExecutor) -> None:

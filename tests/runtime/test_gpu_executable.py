@@ -6,6 +6,7 @@ TRITON_INTERPRET must be decided before Triton is imported, so that programs run
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
@@ -52,6 +53,13 @@ class CachedAttention(nn.Module):
         keys, values = self.keys.index_copy_(2, position, k), self.values.index_copy_(2, position, v)
         mask = (torch.arange(6) <= position)[None]
         return self.out(F.scaled_dot_product_attention(q, keys, values, attn_mask=mask).transpose(1, 2).flatten(2))
+
+
+class Added(nn.Module):
+    """Rows that are added at places which data decide."""
+
+    def forward(self, x: Tensor, at: Tensor) -> Tensor:
+        return x.new_zeros(5, 9).index_add(0, at, x)
 
 
 class EmbeddingNorm(nn.Module):
@@ -138,13 +146,14 @@ def largest_error(function: Callable[..., Any], truth: nn.Module, calls: Calls) 
     return max(errors)
 
 
-def error_of_compiled(name: str) -> float:
+def error_of_compiled(name: str, target: str = "sm90") -> float:
     """Return the largest error of a case through `compiler.compile`."""
     build, calls, dynamic_shapes = CASES[name]
     torch.manual_seed(0)
     model, inputs = build().eval(), calls()
     truth = copy.deepcopy(model).double()
-    compiled = compiler.compile(model, inputs[0], dynamic_shapes=dynamic_shapes, options=OPTIONS)
+    options = {**OPTIONS, "target": target}
+    compiled = compiler.compile(model, inputs[0], dynamic_shapes=dynamic_shapes, options=options)
     with torch.no_grad():
         return largest_error(compiled, truth, inputs)
 
@@ -189,8 +198,10 @@ def compilations_of_dynamic_batch() -> tuple[int, set[int]]:
 def refusals() -> list[tuple[str, str]]:
     """Return the errors of calls that do not fit."""
     compiled = compiler.compile(EmbeddingNorm().eval(), (torch.zeros(2, 7, dtype=torch.long),), options=OPTIONS)
+    added = compiler.compile(Added(), (x := torch.zeros(3, 9), torch.tensor([0, 1, 4])), options=OPTIONS)
     calls: list[Callable[[], Any]] = [
         lambda: compiled(torch.full((2, 7), 20)),
+        lambda: added(x, torch.tensor([0, 5, 1])),
         lambda: compiled(torch.zeros(2, 8, dtype=torch.long)),
         lambda: compiled(torch.zeros(2, 7, dtype=torch.long, device="meta")),
         lambda: compiled.executable([]),
@@ -202,6 +213,15 @@ def refusals() -> list[tuple[str, str]]:
         except Exception as error:
             errors.append((type(error).__name__, str(error)))
     return errors
+
+
+def function_of_a_call() -> tuple[str, list[tuple[str, bool]]]:
+    """Return the function that a call runs, and the devices of its constants there, with whether they were moved once."""
+    exe = compiler.compile(mlp().eval(), (torch.randn(5, 12),), options={**OPTIONS, "fuse": False}).executable
+    assert isinstance(exe, GPUExecutable)
+    devices = [torch.device(name) for name in ("cpu", "meta")]
+    moved = [(exe.constants_on(d), exe.constants_on(d)) for d in devices]
+    return exe.source, [(first[0].device.type, first is again) for first, again in moved]
 
 
 def profile_of_calls() -> tuple[str, list[str], list[str], bool]:
@@ -253,6 +273,27 @@ def test_models_against_float64(interpreter: ProcessPoolExecutor, name: str) -> 
     assert interpreter.submit(error_of_compiled, name).result() < tolerance
 
 
+@pytest.mark.parametrize("name", ["conv_net", "attention_with_cache", "dynamic_length"])
+def test_models_for_amd(interpreter: ProcessPoolExecutor, name: str) -> None:
+    assert interpreter.submit(error_of_compiled, name, "gfx942").result() < 1e-5
+
+
+def test_calls_allocate_and_launch_and_never_wait(interpreter: ProcessPoolExecutor) -> None:
+    """The workspace and results are PyTorch's, launches go to its current stream; constants are moved to a device once."""
+    source, constants = interpreter.submit(function_of_a_call).result()
+    forms = {
+        "w": r"workspace = torch\.empty\(\d+, dtype=torch\.uint8, device=device\)",
+        "v": r"t\d+ = workspace\[\d+:\d+\]\.view\(dtype\d+\)",
+        "r": r"t\d+ = torch\.empty_strided\(shape\d+, stride\d+, dtype=dtype\d+, device=device\)",
+        "l": r"launch\d+\([t\d, ]+\)",
+        "x": r"return \[t\d+\]",
+    }
+    lines = map(str.strip, source.strip().split(" = constants(device)\n")[1].split("\n"))
+    kinds = "".join(next(kind for kind, form in forms.items() if re.fullmatch(form, line)) for line in lines)
+    assert re.fullmatch("wv+rl+x", kinds)
+    assert constants == [("cpu", True), ("meta", True)]
+
+
 @pytest.mark.parametrize("name", ["conv_net", "dynamic_batch"])
 def test_torch_compile(interpreter: ProcessPoolExecutor, name: str) -> None:
     assert interpreter.submit(error_of_traced, name).result() < 1e-5
@@ -271,6 +312,7 @@ def test_one_compilation_serves_several_sizes(interpreter: ProcessPoolExecutor) 
 def test_calls_that_do_not_fit(interpreter: ProcessPoolExecutor) -> None:
     assert interpreter.submit(refusals).result() == [
         ("IndexError", "index outside 0..20"),
+        ("IndexError", "index outside 0..5"),
         ("ArgumentError", "input 0 (%tokens) must be i64[2, 7] on cpu, but is int64[2, 8] on cpu"),
         ("ArgumentError", "input 0 (%tokens) must be i64[2, 7] on cpu, but is int64[2, 7] on meta"),
         ("ArgumentError", "the program takes 1 inputs (%tokens: i64[2, 7]), not 0"),
