@@ -133,8 +133,8 @@ class ProducerConsumer:
     def outermost(self, dims: Sequence[int]) -> tuple[int, ...]:
         """Return those of `dims` whose loops are the consumer's outermost ones."""
         loops, nest = self.consumer_loops(dims), perfect_nest(self.consumer.body)
-        nest = sorted(nest, key=lambda f: f.range.var in self.contiguous_in_consumer)
-        shared = list(takewhile(lambda f: f in loops, (f for f in nest if f.range.extent != 1)))
+        outer = [f for f in nest if f.range.extent != 1 and f.range.var not in self.contiguous_in_consumer]
+        shared = list(takewhile(lambda f: f in loops, outer))
         return tuple(d for d, f in zip(dims, loops, strict=True) if f in shared)
 
     @cached_property
