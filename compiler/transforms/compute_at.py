@@ -29,8 +29,9 @@ def compute_at(
     @conv { parallel %d { ... %p[%d, %j] ... } }
     ->  @name { parallel %d { local %p  for %i { store %x[%d, %i], %p[%i] }  ... %p[%j] ... } }
 
-    Dimension `innermost`, if given, is contiguous in a slice.  A slice of dynamic size becomes scratch memory of the caller instead of a local buffer.  TransformError if one of
-    `dims` is not traversed by a parallel loop over the full extent, in every nest of the producer and in the consumer.
+    Dimension `innermost`, if given, is contiguous in a slice.  A slice of dynamic size becomes scratch memory of the caller instead
+    of a local buffer.  TransformError if one of `dims` is not traversed by a parallel loop over the full extent, in every nest of the
+    producer and in the consumer.
     """
     source, target = result.name, operand.name
     dim_loops = {d: require_full_extent_loop(consumer.body, target, d) for d in dims}

@@ -265,9 +265,9 @@ class ExprEmitter(MemoryEmitter):
         """Load every `stride`-th element: contiguous vectors from the lowest to the highest element, then shuffles."""
         dtype, axis = buffer.type.dtype, self.scope.lane
         memory, active = memory_type(dtype, lanes), axis.active_lanes(coord[axis.var]) if axis else lanes
-        step, span = abs(stride), (active - 1) * abs(stride) + 1
         # from the lowest one to the element of each active lane
-        apart = [(k if stride > 0 else active - 1 - k) * step for k in range(active)]
+        apart = [(k if stride > 0 else k + 1 - active) * stride for k in range(active)]
+        span = max(apart) + 1
         starts = [max(min(k, span - lanes), 0) for k in range(0, span, lanes)]
         pointers = [self.emit_pointer(buffer, offset - apart[0] + s, coord) for s in starts]
         mask = first_lanes_mask(span, lanes) if span < lanes else None

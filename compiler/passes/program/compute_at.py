@@ -140,12 +140,15 @@ class ProducerConsumer:
     @cached_property
     def contiguous_in_consumer(self) -> set[str]:
         """The variables along which a pointwise consumer stores contiguous elements; empty for others, whose loops stay in order."""
-        nest, stores = (
-            perfect_nest(self.consumer.body),
-            [s for s in tile.walk(self.consumer.body) if isinstance(s, Store)],
-        )
-        is_pointwise = not any(isinstance(s, (Reduce, Local, For)) for s in nest[-1].body)
-        return contiguous_variables(self.consumer, stores) if is_pointwise and all(f.parallel for f in nest) else set()
+        nest = perfect_nest(self.consumer.body)
+        if not all(f.parallel for f in nest) or any(isinstance(s, (Reduce, Local, For)) for s in nest[-1].body):
+            return set()
+        return contiguous_variables(self.consumer, [s for s in tile.walk(self.consumer.body) if isinstance(s, Store)])
+
+    @cached_property
+    def contiguous_in_producer(self) -> set[str]:
+        """The variables along which the producer loads contiguous elements."""
+        return contiguous_variables(self.producer, tile.loads(self.producer.body))
 
     @property
     def innermost_dim(self) -> int | None:
@@ -167,8 +170,7 @@ class ProducerConsumer:
         loops += self.consumer_loops([d])
         if None in loops:
             return False
-        contiguous = contiguous_variables(self.producer, tile.loads(self.producer.body))
-        return not any(f.range.var in contiguous for f in loops[:-1] if f) and all(
+        return not any(f.range.var in self.contiguous_in_producer for f in loops[:-1] if f) and all(
             f.range.extent == size for f in loops if f
         )
 

@@ -47,13 +47,14 @@ class Collapse(TilePass):
 
     def collapse_loops(self, ir: Kernel, context: Context) -> Kernel:
         """Collapse the loops of a kernel that is one nest."""
+        size = lane_count(ir, context.machine)
         for k in range(len(perfect_nest(ir.body)) - 1, 0, -1):
             nest, table = perfect_nest(ir.body), context.accesses(ir)
-            size = lane_count(ir, context.machine)
-            follows_memory = is_innermost(table, nest[k].range.var) or is_around_scan(table, nest, size)
-            is_left = self.is_long(nest[k].range) or not (is_pointwise(nest) or follows_memory)
+            v = nest[k].range.var
+            has_lanes = is_pointwise(nest) or is_innermost(table, v) or is_around_scan(table, nest, size)
+            is_left = self.is_long(nest[k].range) or not has_lanes
             collapsed = None if is_left else self.collapse_pair(table, nest, k, context.machine.lanes(32))
-            message = f"%{nest[k - 1].range.var} and %{nest[k].range.var} collapsed"
+            message = f"%{nest[k - 1].range.var} and %{v} collapsed"
             if collapsed is not None and context.may_apply(self, message):
                 ir = collapsed
         return ir
