@@ -10,7 +10,7 @@ from math import gcd, prod
 
 from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.machine import CACHE_LINE_BYTES
-from compiler.ir.symbolic.index_expr import evaluate, variables
+from compiler.ir.symbolic.index_expr import Dim, evaluate, substitute, var, variables
 from compiler.ir.tile.kernel import Range, dim_hint, extent_hint
 
 
@@ -20,8 +20,9 @@ class TileStrides:
     def __init__(self, accesses: Accesses) -> None:
         self.accesses = accesses
         self.ranges = {v: r for v, (r, _, _) in accesses.loops.items()}
-        self.first = {v: dim_hint(r.lo, 0) for v, r in self.ranges.items()}
-        self.in_tile, self.step = cache(self._in_tile), cache(self._step)
+        self.strips = {v: r.lo + var(v) for v, r in self.ranges.items() if variables(r.lo)}
+        self.first = {v: 0 if v in self.strips else dim_hint(r.lo, 0) for v, r in self.ranges.items()}
+        self.in_tile, self.step, self.offset = cache(self._in_tile), cache(self._step), cache(self._offset)
         self._base = cache(lambda a: self._address(a, "", 0))
 
     def private_copies(self, a: Access) -> int:
@@ -71,15 +72,22 @@ class TileStrides:
         return self._address(a, v, indices) - self._base(a)
 
     def _address(self, a: Access, v: str, index: int) -> int:
-        offset = self.accesses.offset(a)
+        offset = self.offset(a)
         values = {name: self.first.get(name, 0) for name in variables(offset)}
         if v in values:
             values[v] += index
         return evaluate(offset, values)
 
+    def _offset(self, a: Access) -> Dim:
+        """Return the offset of `a`, with loops over strips counted from the start of each strip."""
+        offset = self.accesses.offset(a)
+        for v in reversed(self.strips):  # a strip starts at an index of a loop around it
+            offset = substitute(offset, {v: self.strips[v]})
+        return offset
+
     def _is_loaded(self, a: Access, v: str) -> bool:
         """Return True if the address uses a value that depends on `v` other than `v` itself."""
-        names = variables(self.accesses.offset(a)) - self.ranges.keys()
+        names = variables(self.offset(a)) - self.ranges.keys()
         return any(v in self.accesses.loops_by_name.get(n, frozenset()) for n in names)
 
 

@@ -8,6 +8,7 @@ from math import isqrt, prod
 
 from compiler.ir.scalar import Expr, Ref
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import adds_products
 from compiler.ir.tile.kernel import Block, Kernel, Let, Range, Reduce, Stmt, extent_hint
 from compiler.ir.tile.substitution import NameSupply, with_fresh_names
 from compiler.passes.base import Context, TilePass, register
@@ -27,8 +28,8 @@ class CascadeSums(TilePass):
     %s = %s.blocks + %s.rest
 
     An accumulator that adds n terms rounds up to n times; in blocks of b, b + n/b times.  Applies to sums of floats with more
-    than `max_terms` terms for each accumulator, in blocks of their square root, of `min_block` at least.  Sums whose
-    accumulators take more than half of the registers stay: `cache-blocking` adds those of products in blocks.
+    than `max_terms` terms for each accumulator, in blocks of their square root, of `min_block` at least.  Products of two
+    operands stay, and sums whose accumulators take more than half of the registers.
     """
 
     name = "cascade-sums"
@@ -41,10 +42,11 @@ class CascadeSums(TilePass):
         def rule(stmt: Stmt) -> Block:
             if not isinstance(stmt, Reduce) or stmt.op != "add" or not stmt.value.dtype.is_float:
                 return (stmt,)
-            around, r = table.loops[stmt.ranges[0].var][2], stmt.ranges[-1]
+            around = table.loops[stmt.ranges[0].var][2]
             accumulators = vector_count((*around, *stmt.ranges))
             terms = steps(stmt.ranges)
-            if terms <= self.max_terms or r.accumulators > 1 or 2 * accumulators > context.machine.registers:
+            is_product = adds_products(stmt) and len(set(table.loads_of(stmt))) > 1
+            if terms <= self.max_terms or is_product or 2 * accumulators > context.machine.registers:
                 return (stmt,)
             if not context.may_apply(self, f"%{stmt.name} in blocks"):
                 return (stmt,)

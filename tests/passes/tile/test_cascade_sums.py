@@ -126,3 +126,15 @@ def test_sums_of_nearly_equal_terms_are_as_precise_as_eager_ones(
     exact = x.double().mean(dim)
     error = (compiler.compile(Mean(), (x,))(x) - exact).abs() / exact
     assert error.max() < 1e-6  # 6e-4 with one accumulator
+
+
+def test_products_of_two_operands_stay() -> None:
+    check_pass(
+        "cascade-sums",
+        unchanged="""kernel @row(in %x: f32[1000], in %w: f32[1000, 8], out %y: f32[8]) {
+          parallel %i in 0..8 tile 8 lanes 8 {
+            %s = reduce add %r in 0..1000 { yield %x[%r] * %w[%r, %i] }
+            store %s, %y[%i]
+          }
+        }""",
+    )
