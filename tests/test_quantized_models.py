@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import compiler
 from benchmarks.networks.mobile import MobileNet
+from compiler.codegen.llvm.targets import host_target
 from tests.codegen.native import runnable_targets
 from tests.frontend.frontend_kit import require
 from tests.triton_process import NEEDS_TRITON
@@ -137,12 +138,13 @@ def test_export_quantization_under_torch_compile() -> None:
 
 
 def test_kernels_exchange_bytes() -> None:
-    """Nothing of f32 passes between the layers."""
+    """Nothing of f32 passes between the layers; where pairs are multiplied, bytes may be widened once."""
     x = torch.randn(2, 3, 16, 16)
     compiled = compiler.compile(pt2e(Images(), x), (x,))
     program = compiled.stages.scheduled
     ends = {*program.inputs, *program.outputs, *program.constants}
-    assert {t.dtype.name for name, t in program.buffers.items() if name not in ends} == {"u8"}
+    assert "u8" in (names := {t.dtype.name for name, t in program.buffers.items() if name not in ends})
+    assert names <= {"u8", "i16"}
 
 
 class Coded(nn.Module):
@@ -219,6 +221,9 @@ def test_quantize(name: str, entry: str) -> None:
     check_quantized(name, entry, torch.float32)
 
 
+@pytest.mark.skipif(
+    all(s.k != 4 for s in host_target().matrix_shapes), reason="needs a CPU with dot products of four bytes"
+)
 def test_groups_are_added_in_one_kernel() -> None:
     """Dot products of a group inside, the scaled sums of groups outside."""
     model, x = nn.Sequential(nn.Linear(256, 96)).eval(), torch.randn(64, 256)

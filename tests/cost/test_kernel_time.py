@@ -63,6 +63,26 @@ kernel @k(in %t: f32[1000, 64], in %i: i64[{rows}], out %y: f32[{rows}, 64]) {{
 }}""")
 
 
+def test_a_loop_over_blocks_walks_over_what_its_inner_loops_start_at() -> None:
+    """Rows in blocks are as many lines as rows in one loop, wherever the inner loop begins."""
+
+    def lines(sums: str) -> float:
+        kernel = parse_kernel(f"""
+kernel @k(in %x: f32[4096, 64], out %y: f32[64]) {{
+  parallel %i in 0..64 tile 64 lanes 16 {{
+    {sums}
+    store %s, %y[%i]
+  }}
+}}""")
+        accesses = Accesses(kernel)
+        return CacheTraffic(accesses, Machine()).footprints["x"].touched
+
+    whole = lines("%s = reduce add %r in 0..4096 { yield %x[%r, %i] }")
+    inner = "%t = reduce add %r in 64*%b..64*%b + 64 { yield %x[%r, %i] }"
+    assert whole == 4096 * 4
+    assert lines(f"%s = reduce add %b in 0..64 {{ {inner} yield %t }}") == whole
+
+
 def test_rows_that_indices_choose_are_lines_of_their_own() -> None:
     machine = target_by_name("x86-64-v4").machine or Machine()
     for rows, lines in ((1, 4), (10, 40), (500, 2000), (2000, 4000)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from compiler.analysis.accesses import Access, Accesses
@@ -21,7 +22,7 @@ class Pack(TilePass):
 
     Panels are read contiguously, after the dimensions that loops around the lane loop index; only types change.  Rows
     that are read in order stay, if they consist of whole vectors.  Free at run time: constants are packed when the program
-    is built, and scratch buffers are private to the kernel.  Applies if all reads of a buffer by lanes prefer the same layout.
+    is built, and scratch buffers are private to the kernel.  Applies if all reads of a buffer by lanes prefer the same panels.
     """
 
     name = "pack"
@@ -38,13 +39,20 @@ class Pack(TilePass):
         return replace(ir, params=tuple(params))
 
     def packed_layout(self, table: Accesses, name: str) -> Layout | None:
-        """Return the layout that all reads of a buffer by lanes prefer, or None."""
-        reads = ((a, lane_loop(table, a)) for a in table.all if a.buffer == name and not a.is_store)
-        layouts = {self.preferred_layout(table, a, lane) for a, lane in reads if lane is not None}
-        return layouts.pop() if len(layouts) == 1 else None
+        """Return the layout in which all reads of a buffer by lanes are contiguous, or None."""
+        found = ((a, lane_loop(table, a)) for a in table.all if a.buffer == name and not a.is_store)
+        reads = [(a, lane) for a, lane in found if lane is not None]
+        panels = {self.panel(table, a, lane) for a, lane in reads}
+        if len(panels) != 1 or (panel := panels.pop()) is None:
+            return None
+        outer, inner = dims_around(table, reads, panel.dim)
+        is_row = not inner and all(table.stride(a, lane.var) == 1 for a, lane in reads)
+        if is_row and all(table.types[name].shape[panel.dim] % lane.lanes == 0 for _, lane in reads):
+            return None  # rows are read as they are stored, in whole vectors
+        return Layout((*outer, panel, *inner, replace(panel, is_inner=True)))
 
-    def preferred_layout(self, table: Accesses, a: Access, lane: Range) -> Layout | None:
-        """Return the layout in which one read is contiguous over the tile of `lane`, or None if no other is better."""
+    def panel(self, table: Accesses, a: Access, lane: Range) -> PhysicalDim | None:
+        """Return the panels in which one read is contiguous over the tile of `lane`, or None if none are better."""
         lane_dims = [k for k, d in enumerate(a.index) if lane.var in variables(d)]
         if len(lane_dims) != 1:
             return None
@@ -53,24 +61,30 @@ class Pack(TilePass):
             return None
         if table.stride(a, lane.var) == 1 and lane.tile >= dim_hint(table.types[a.buffer].shape[dim], 0):
             return None
-        outer, inner = self.dims_around(table, a, dim, lane)
-        if not inner and table.stride(a, lane.var) == 1 and table.types[a.buffer].shape[dim] % lane.lanes == 0:
-            return None  # rows are read as they are stored, in whole vectors
-        return Layout((*outer, PhysicalDim(dim, width), *inner, PhysicalDim(dim, width, True)))
+        return PhysicalDim(dim, width)
 
-    @staticmethod
-    def dims_around(table: Accesses, a: Access, dim: int, lane: Range) -> tuple[list[PhysicalDim], list[PhysicalDim]]:
-        """Return the other dimensions, those indexed by outer loops first: what loops around the lanes index, and the rest."""
-        order = [r.var for r in a.loops]
 
-        def depth(k: int) -> int:
-            loops = (table.loops_by_name.get(v, frozenset({v})) for v in variables(a.index[k]))
-            return max((order.index(v) for v in frozenset().union(*loops) if v in order), default=-1)
+def dims_around(
+    table: Accesses, reads: Sequence[tuple[Access, Range]], dim: int
+) -> tuple[list[PhysicalDim], list[PhysicalDim]]:
+    """Return the dimensions but `dim`, those indexed by outer loops first: what only loops around the lanes index, and the rest."""
 
-        others = sorted((k for k in range(len(a.index)) if k != dim), key=depth)
-        split = sum(depth(k) < order.index(lane.var) for k in others)
-        dims = [PhysicalDim(k) for k in others]
-        return dims[:split], dims[split:]
+    def depth(k: int) -> int:
+        """Return the loops inside the one with lanes, up to the innermost of those that index dimension `k`."""
+        return max(loop_depth(table, a, lane, k) for a, lane in reads)
+
+    others = sorted((k for k in range(len(reads[0][0].index)) if k != dim), key=depth)
+    split = sum(depth(k) < 0 for k in others)
+    dims = [PhysicalDim(k) for k in others]
+    return dims[:split], dims[split:]
+
+
+def loop_depth(table: Accesses, a: Access, lane: Range, k: int) -> int:
+    """Return the position of the innermost loop that indexes dimension `k` of an access, less that of `lane`."""
+    order = [r.var for r in a.loops]
+    loops = (table.loops_by_name.get(v, frozenset({v})) for v in variables(a.index[k]))
+    positions = (order.index(v) for v in frozenset().union(*loops) if v in order)
+    return max(positions, default=-1) - order.index(lane.var)
 
 
 def lane_loop(table: Accesses, a: Access) -> Range | None:
