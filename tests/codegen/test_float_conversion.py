@@ -9,7 +9,11 @@ import pytest
 import torch
 from native import run_native, runnable_targets
 
+from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.builder import literal, llvm_type
+from compiler.codegen.llvm.emit import emit_kernel
+from compiler.codegen.llvm.object_file import emit_assembly
+from compiler.codegen.llvm.targets import CPUTarget
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.torch_types import as_array, as_tensor, to_torch
 from compiler.ir.types import DTYPES, DType
@@ -73,3 +77,19 @@ def test_codes_are_integers_in_llvm() -> None:
     f8 = DTYPES["f8e4m3fn"]
     assert (llvm_type(f8, 8), literal(1.5, f8), literal(-1e9, f8)) == ("<8 x i8>", "60", "254")
     assert (llvm_type(DTYPES["f16"]), literal(1.5, DTYPES["bf16"])) == ("half", str(0x3FC0))
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+def test_a_single_half_waits_for_no_register(name: str) -> None:
+    """`vpinsrw` keeps the other elements of its register, so that conversions of one element would wait for each other."""
+    kernel = parse_kernel("""kernel @rows(in %x: f16[99], in %k: i64[50], out %y: f16[50]) {
+      for %i in 0..50 {
+        %row = %k[%i]
+        store cast<f16>(cast<f32>(%x[%row]) + 1.0), %y[%i]
+      }
+    }""")
+    target = target_by_name(name)
+    assert isinstance(target, CPUTarget)
+    assembly = emit_assembly(emit_kernel(kernel, target), target)
+    assert "vcvtph2ps" in assembly
+    assert "vpinsrw" not in assembly

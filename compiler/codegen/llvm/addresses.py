@@ -11,6 +11,7 @@ from typing import TypeAlias
 from compiler.codegen.llvm.builder import IRBuilder, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_cast
 from compiler.codegen.llvm.scope import LANE_VAR, Axis, CodegenScope, Coord, StorageBuffer
+from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_atoms import (
     Atom,
     DynamicSize,
@@ -22,7 +23,7 @@ from compiler.ir.symbolic.index_atoms import (
     constant_term,
     operands,
 )
-from compiler.ir.symbolic.index_expr import Dim, IndexExpr, variables
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, substitute, variables
 from compiler.ir.types import boolean, i64
 
 PrefetchedLines: TypeAlias = list[tuple[str, int, Dim]]
@@ -80,11 +81,14 @@ class AddressEmitter(ABC):
         lanes = lane.lanes if lane else 0
         if isinstance(atom, (FloorDiv, Mod, Min)):
             ty = llvm_type(i64, lanes)
+            quotient = self._divide_lanes(atom, coord, lane) if lane and not isinstance(atom, Min) else None
+            if quotient and isinstance(atom, FloorDiv):
+                return quotient
             x, y = (self.emit_resolved_index(d, coord, lane) for d in operands(atom))
             if isinstance(atom, Min):
                 less = self.b.emit(f"icmp slt {ty} {x}, {y}")
                 return self.b.emit(f"select {llvm_type(boolean, lanes)} {less}, {ty} {x}, {ty} {y}")
-            quotient = self._floor_divide(ty, x, y, lanes)
+            quotient = quotient or self._floor_divide(ty, x, y, lanes)
             if isinstance(atom, FloorDiv):
                 return quotient
             multiple = self.b.emit(f"mul nsw {ty} {quotient}, {y}")
@@ -106,6 +110,34 @@ class AddressEmitter(ABC):
             return self.b.splat("i64", value, lanes) if lanes and not bound_lanes else value
         value = self.scope.ssa_names[name]
         return self.b.splat("i64", value, lanes) if lanes else value
+
+    def _divide_lanes(self, atom: FloorDiv | Mod, coord: Coord, lane: Axis) -> str | None:
+        """Return the quotients of equidistant numbers in lanes, at most one more than the first one's; None for other numbers.
+
+        A scalar division and a comparison then replace a division for each lane.
+        """
+        ends = [v for v in (LANE_VAR, f"{lane.var}@") if v in variables(atom.num)]
+        if len(ends) != 1 or not isinstance(atom.den, int):
+            return None
+        step, first = coefficient(atom.num, ends[0]), substitute(atom.num, {ends[0]: 0})
+        if (
+            not isinstance(step, int)
+            or not 0 < step * (lane.lanes - 1) < atom.den
+            or self.scope.lane_axis(self.bound_axes(first))
+        ):
+            return None
+        start = 0 if ends[0] == LANE_VAR else coord[lane.var] * lane.lanes
+        number = self.emit_resolved_index(first + step * start, coord, None)
+        quotient = self._floor_divide("i64", number, str(atom.den), 0)
+        remainder = self.b.emit(f"sub nsw i64 {number}, {self.b.emit(f'mul nsw i64 {quotient}, {atom.den}')}")
+        ty, limits = llvm_type(i64, lane.lanes), ", ".join(f"i64 {atom.den - step * k}" for k in range(lane.lanes))
+        wraps = self.b.emit(f"icmp sge {ty} {self.b.splat('i64', remainder, lane.lanes)}, <{limits}>")
+        carry = self.b.emit(f"zext {llvm_type(boolean, lane.lanes)} {wraps} to {ty}")
+        return self.b.emit(f"add nsw {ty} {self.b.splat('i64', quotient, lane.lanes)}, {carry}")
+
+    def bound_axes(self, d: Dim) -> set[str]:
+        """Return the axes over which the named integers of an index vary."""
+        return {a for v in variables(d) if v in self.scope.values for a in self.scope.values[v].axes}
 
     def _floor_divide(self, ty: str, num: str, den: str, lanes: int) -> str:
         """Divide by a positive number, rounding down: `sdiv` truncates, so subtract 1 if the remainder is negative."""

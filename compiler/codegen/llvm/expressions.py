@@ -211,8 +211,7 @@ class ExprEmitter(MemoryEmitter):
                 return self._load_masked_scalar(e, buffer, offset, coord, other)
             pointer = self.emit_pointer(buffer, offset, coord)
             may_hoist = self.b.is_unconditional and not buffer.is_writable
-            load = f"load {memory_type(dtype)}, ptr {pointer}, align {dtype.alignment}"
-            return self.from_memory(self.b.emit(load, may_hoist), dtype, 0)
+            return self.from_memory(self.load_element(pointer, dtype, may_hoist), dtype, 0)
         mask = self.lane_mask(e.mask, coord, lanes)
         offset, stride = element.at_coord(self.scope, coord)
         passthru = self.to_memory(other, dtype, lanes) if other is not None else "zeroinitializer"

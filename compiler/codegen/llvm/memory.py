@@ -9,7 +9,7 @@ from compiler.codegen.llvm.addresses import AddressEmitter
 from compiler.codegen.llvm.builder import intrinsic_suffix, llvm_type, memory_type
 from compiler.ir.symbolic.index_atoms import terms
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, minimum, mod, variables
-from compiler.ir.types import DType, boolean
+from compiler.ir.types import DType, boolean, f16
 
 
 @dataclass
@@ -58,10 +58,20 @@ class MemoryEmitter(AddressEmitter):
             flag = self.b.emit(f"icmp slt i64 {self.emit_resolved_index(nontemporal, {}, None)}, 0")
             self.b.if_else(flag, lambda: self.b.emit_void(temporal_store), lambda: self.b.emit_void(nontemporal_store))
 
+    def load_element(self, address: str, dtype: DType, may_hoist: bool = False) -> str:
+        """Load one element; an f16 through an integer register.
+
+        The instruction that LLVM takes otherwise, `vpinsrw`, waits for what its register held before: conversions of many
+        elements would be one chain.  LLVM does not turn an atomic load of an integer into one of a float.
+        """
+        if dtype != f16:
+            return self.b.emit(f"load {memory_type(dtype)}, ptr {address}, align {dtype.alignment}", may_hoist)
+        bits = self.b.emit(f"load atomic i16, ptr {address} monotonic, align {dtype.alignment}", may_hoist)
+        return self.b.emit(f"bitcast i16 {bits} to half", may_hoist)
+
     def load_if(self, condition: str, address: str, dtype: DType) -> str:
         """Load one element; if `condition` is false, load an undefined value from a dummy address instead."""
-        safe = self.address_if(condition, address, dtype, 0)
-        return self.b.emit(f"load {memory_type(dtype)}, ptr {safe}, align {dtype.alignment}")
+        return self.load_element(self.address_if(condition, address, dtype, 0), dtype)
 
     def address_if(self, condition: str, address: str, dtype: DType, lanes: int) -> str:
         """Return `address`, or if `condition` is false a dummy address of `lanes` elements (0: one)."""

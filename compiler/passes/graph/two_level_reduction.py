@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
@@ -12,7 +12,17 @@ from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph, reachable
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Elementwise, Reduction, index_vars, is_permutation, primitive_of, through_view
+from compiler.ir.graph.structure import (
+    Elementwise,
+    Reduction,
+    index_vars,
+    is_permutation,
+    is_view,
+    primitive_of,
+    through_view,
+)
+from compiler.ir.symbolic.index_atoms import FloorDiv
+from compiler.ir.symbolic.index_expr import IndexExpr, floordiv
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.two_level_scan import reduce_op
 
@@ -30,7 +40,8 @@ class TwoLevelReduction(GraphPass):
     and their sums and quotients scaled (Milakov and Gimelshein, 2018): see `two_level_exponentials`.
 
     Blocks are equal slices of the reduced dimension that is outermost in memory, at least `steps_per_thread` for each thread, and fit half of
-    the first-level cache where it has such a divisor, but are at most `max_excess` times more than that takes.  Applies
+    the first-level cache where it has such a divisor, but are at most `max_excess` times more than that takes.  Blocks of a value that
+    is joined again are taken as they are: others would have to find theirs by a division for each element.  Applies
     where threads would idle for longer than a second kernel takes, and than rows take to be read again that one kernel keeps in cache;
     and where exponentials would read rows again that no kernel keeps.
     """
@@ -70,7 +81,9 @@ class TwoLevelReduction(GraphPass):
         fitting = -(-2 * row_bytes // machine.l1)
         most = min(outer, self.max_excess * max(2, steps, fitting))
         counts = [b for b in range(max(2, steps), most + 1) if outer % b == 0]
-        count = next((b for b in counts if b >= fitting), max(counts, default=0))
+        fitting_counts = [b for b in counts if b >= fitting]
+        known = viewed_block_counts(n) if fitting_counts else set()
+        count = next((b for b in fitting_counts if b in known), next(iter(fitting_counts), max(counts, default=0)))
         idle = seconds * (machine.idle_factor(rows) - 1)
         size = prod(x.type.static_shape()) * x.dtype.bytes
         again = machine.traffic_seconds(size) if row_bytes <= machine.l1 and is_read_again(ir, x) else 0.0
@@ -79,13 +92,32 @@ class TwoLevelReduction(GraphPass):
         return count if idle + saved > again + machine.round_trip_seconds(rows * count * n.dtype.bytes) else 0
 
 
-def is_read_again(graph: Graph, x: Node) -> bool:
-    """Return True if others read `x` as well, or a value of its shape that it is computed from element by element."""
+def elementwise_sources(x: Node) -> Iterable[Node]:
+    """Return the values of the shape of `x` that it is computed from element by element, and itself."""
 
     def operands(n: Node) -> Sequence[Node]:
         return [o for o in n.operands if o.shape == x.shape] if isinstance(n.structure, Elementwise) else ()
 
-    return any(len(graph.users[n]) > 1 for n in reachable([x], operands))
+    return reachable([x], operands)
+
+
+def viewed_block_counts(n: Node) -> set[int]:
+    """Return the numbers of blocks that values under a plain reduction have of its outermost dimension, where views join them."""
+    (x,), dim = n.operands, outermost_dim(n)
+    index, extent = index_vars("i", x.type.rank), x.shape[dim]
+    views = (v for v in elementwise_sources(x) if is_view(v.structure, v) and len(v.operands) == 1)
+    positions = [d for v in views for d in through_view(v, index, {})[1]]
+    assert isinstance(extent, int)
+    divisors = {
+        a.den for d in positions if isinstance(d, IndexExpr) for m, _ in d.terms for a in m if isinstance(a, FloorDiv)
+    }
+    sizes = (size for size in divisors if isinstance(size, int) and extent % size == 0)
+    return {extent // size for size in sizes if floordiv(index[dim], size) in positions}
+
+
+def is_read_again(graph: Graph, x: Node) -> bool:
+    """Return True if others read `x` as well, or a value of its shape that it is computed from element by element."""
+    return any(len(graph.users[n]) > 1 for n in elementwise_sources(x))
 
 
 def outermost_dim(n: Node) -> int:

@@ -18,6 +18,8 @@ from compiler.testing.checks import check_equivalent, check_pass
 
 BLOCKS_OF_ANY_SIZE = "two-level-reduction{min-seconds=0, steps-per-thread=2}"
 MACHINE = replace(AVX512, threads=2, launch_seconds=1e-11)
+SMALL_CACHE = replace(MACHINE, l1=1 << 8)
+"""Six blocks of 96 elements take half of it each."""
 FAST_CACHES = replace(MACHINE, traffic_bytes_per_cycle=1 << 20)
 """Rows take no time to be read again."""
 
@@ -177,3 +179,13 @@ def test_long_rows_are_read_for_exponentials_while_they_are_in_cache() -> None:
     assert len(run_pipeline(both, "two-level-reduction", Context(machine)).nodes) > len(both.nodes)
     short = parse_graph(rows.replace("1048576", "65536"))
     assert run_pipeline(short, "two-level-reduction", Context(machine)) is short
+
+
+def test_blocks_that_are_joined_again_are_taken_as_they_are() -> None:
+    """6 blocks of 16 elements would be enough for the cache, but 8 of 12 are there."""
+    text = """graph(%x: f64[8, 12], %z: f64[96]) {{
+      %r = reshape %x {{shape=[96]}} %m = mul {factors} %y = sum %m {{dims=[0]}} return %y }}"""
+    for factors, blocks in (("%r, %z", 8), ("%z, %z", 6)):
+        graph = run_pipeline(parse_graph(text.format(factors=factors)), BLOCKS_OF_ANY_SIZE, Context(SMALL_CACHE))
+        shapes = [n.shape for n in graph.nodes if n.type.rank == 2 and n.operands]
+        assert (blocks, 96 // blocks) in shapes
