@@ -47,7 +47,15 @@ from compiler.passes.graph import (
 from compiler.passes.graph.decompose import Decompose
 from compiler.passes.program.compute_at import ProducerConsumer
 from compiler.passes.program.update_in_place import Update
-from compiler.passes.tile import cache_blocking, delinearize, parallelize, peel, split_epilogue, tighten_reductions
+from compiler.passes.tile import (
+    cache_blocking,
+    cascade_sums,
+    delinearize,
+    parallelize,
+    peel,
+    split_epilogue,
+    tighten_reductions,
+)
 from compiler.passes.tile import vectorize as vectorize_pass
 from compiler.passes.tile.online_softmax import OnlineSoftmaxBuilder
 from compiler.passes.tile.pack import Pack
@@ -115,6 +123,8 @@ PROLOGUE = """kernel @k(in %x: f32[8, 9], in %w: f32[9, 64], out %y: f32[8, 64])
   for %j in 0..64 tile 32 lanes 16 { %s = reduce add %k in 0..9 { yield %t[%k] * %w[%k, %j] } store %s, %y[%i, %j] } } }"""
 PANELS = """kernel @matmul(in %x: f32[6, 9], const %w: f32[48, 9], out %y: f32[6, 48]) { parallel %i in 0..6 { parallel %j in 0..48 {
   %s = reduce add %k in 0..9 { yield %x[%i, %k] * %w[%j, %k] } store %s, %y[%i, %j] } } }"""
+SUMS = """kernel @k(in %x: f32[31, 8], out %y: f32[8]) { parallel %i in 0..8 {
+  %s = reduce add %r in 0..31 { yield %x[%r, %i] }  store %s, %y[%i] } }"""
 UPDATE = """program { input %x: f32[4, 6]  input %v: f32[6]  output %y: f32[4, 6] -> %x  output %s: f32[4]
   kernel @put(in %x: f32[4, 6], in %v: f32[6], out %y: f32[4, 6]) {
     parallel %i in 0..4 { parallel %j in 0..6 { store %x[%i, %j], %y[%i, %j] } }
@@ -216,6 +226,7 @@ FAULTS = (
           "online-softmax{max-untiled-length=4, column-block=4, row-block=4},vectorize,tile,peel,expand-math", "online softmax"),
     Fault("vectorize", "a lost mask", MAP, replaced(vectorize_pass.tile, "map_ranges", lambda f: lambda body, rule: f(body, lambda r, s: (q := rule(r, s)).with_(hi=ceildiv(q.hi, q.lanes) * q.lanes) if rule(r, s).lanes and not r.lanes else rule(r, s))),
           "vectorize", "vectorized by"),
+    Fault("cascade-sums", "a dropped remainder", SUMS, replaced(cascade_sums, "strip_mine", lambda f: lambda *a: replace(f(*a), remainder=None)), "cascade-sums{max-terms=8, min-block=4}", "in blocks"),
     Fault("peel", "a dropped remainder", SOFTMAX, replaced(peel, "peel_range", lambda f: lambda *a: f(*a)[:1]), message="partial tiles"),
     Fault("split-prologue", "one row for all", PROLOGUE, replaced(distribute, "in_row", lambda f: lambda body, local, rows, row: f(body, local, rows, (0,))),
           "split-prologue,unroll,peel", "row by row"),
