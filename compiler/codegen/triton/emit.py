@@ -393,7 +393,7 @@ class TritonKernelEmitter:
         return text, axes
 
     def dot_text(self, s: Reduce, reduced: Sequence[str], accumulator: str) -> tuple[str, tuple[str, ...]] | None:
-        """Return a sum of products as `tl.dot`, and its two axes; None if it is not a matrix product of such blocks."""
+        """Return a sum of products as `tl.dot`, and its axes, rows of the left factor first; None if it is no product of such blocks."""
         contraction = contraction_of(s)
         operands = contraction.matrix_operands(MATRIX_DTYPES) if contraction else None
         if operands is None or len(reduced) != 1:
@@ -403,8 +403,7 @@ class TritonKernelEmitter:
         both_reduced = all(reduced[0] in self.exprs.axes(e) for e in (x, y))
         if not both_reduced or [len(f) for f in free] != [1, 1] or free[0] == free[1]:
             return None
-        rows, columns = self.exprs.in_loop_order(free[0] | free[1])
-        x, y = (x, y) if free[0] == {rows} else (y, x)
+        (rows,), (columns,) = free
         if min(self.exprs.loops[v].tile for v in (rows, *reduced, columns)) < MIN_DOT_EXTENT:
             return None
         a = self.exprs.masked_text(self.exprs.bind_long_parts(x), (rows, *reduced), reduced, const(0, x.dtype))

@@ -32,6 +32,13 @@ class Contraction:
         return None
 
     @property
+    def exchanged(self) -> Reduce:
+        """The reduction with its two factors in the other order."""
+        value = self.reduction.value
+        assert isinstance(value, PrimitiveCall)
+        return replace(self.reduction, value=replace(value, operands=(self.rhs, self.lhs)))
+
+    @property
     def accumulator(self) -> DType:
         """Dtype that products are added in."""
         return self.reduction.value.dtype
