@@ -7,11 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.gpu_static import StaticRow, case, faults, static_rows
+from benchmarks.gpu_accesses import line_seconds, parameter_accesses
+from benchmarks.gpu_static import StaticRow, case, faults, fills_matrix_units, static_rows
+from compiler.analysis.accesses import Accesses
 from compiler.codegen.triton.resources import KernelResources
 from compiler.codegen.triton.targets import GPU_TARGETS
+from compiler.cost.machine import GPU
 from compiler.ir import ops
 from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.tile.kernel import Kernel
 from tests.triton_process import NEEDS_TRITON
 
 pytestmark = NEEDS_TRITON
@@ -84,3 +88,46 @@ def test_windows_of_stride_2_that_overlap_may_have_narrow_loads(
     }}""")
     code = KernelResources(32, 0, 0, 4, {"LDG.E": 36, "STG.E.128": 1})
     assert tuple(faults(kernel, GPU_TARGETS["sm90"], code)) == found
+
+
+def products(rows: int, columns: int, tile: int) -> Kernel:
+    """A product of f16 with blocks of `tile` rows and 32 columns."""
+    return parse_kernel(f"""kernel @product(in %x: f16[{rows}, 64], in %w: f16[{columns}, 64], out %y: f16[{rows}, {columns}]) warps 4 {{
+      parallel %i in 0..{rows} tile {tile} {{
+        parallel %j in 0..{columns} tile 32 {{
+          %s = reduce add %k in 0..64 tile 64 {{ yield cast<f32>(%x[%i, %k]) * cast<f32>(%w[%j, %k]) }}
+          store cast<f16>(%s), %y[%i, %j]
+        }}
+      }}
+    }}""")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "tile", "filled"),
+    [
+        (64, 32, 64, True),
+        (64, 32, 32, False),
+        (256, 33 * 32, 32, True),
+        (256, 32 * 32, 32, False),
+        (32, 4096, 32, False),
+    ],
+)
+def test_blocks_of_fewer_rows_are_for_products_that_leave_multiprocessors_idle(
+    rows: int, columns: int, tile: int, filled: bool
+) -> None:
+    """132 multiprocessors: 4 x 33 blocks of 64 rows are enough, 4 x 32 are not."""
+    gpu = GPU_TARGETS["sm90"].machine
+    assert isinstance(gpu, GPU)
+    assert fills_matrix_units(products(rows, columns, tile), gpu) == filled
+
+
+def test_every_second_element_of_a_row_that_two_loops_were() -> None:
+    """32 elements of f16, two apart, are one line, although the index is a remainder."""
+    kernel = parse_kernel("""kernel @spread(in %x: f16[4096], out %y: f16[64, 128]) {
+      parallel %i in 0..4096 tile 256 { store %x[%i], %y[%i//64, 2*(%i%64)] } }""")
+    gpu = GPU_TARGETS["sm90"].machine
+    assert isinstance(gpu, GPU)
+    table = Accesses(kernel)
+    assert line_seconds(table, parameter_accesses(table, True), gpu) == line_seconds(
+        table, parameter_accesses(table, False), gpu
+    )

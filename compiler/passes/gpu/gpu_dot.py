@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from compiler.analysis.accesses import Accesses
 from compiler.cost.gpu_contraction import product_loops
-from compiler.cost.gpu_product import MIN_BLOCK, ProductBlock, best_blocks
+from compiler.cost.gpu_product import MIN_BLOCK, ProductBlock, best_blocks, reads_shared_memory
 from compiler.cost.machine import GPU
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import Contraction, contraction_of
@@ -19,8 +19,8 @@ from compiler.target import MATRIX_DTYPES
 RESULT_BYTES = 4
 """Bytes of operands from which on results go from registers to memory: the loop along which they are neighbours stays the columns."""
 
-CLOSE_SHARE = 0.01
-"""Difference of estimated times, as a share, up to which a product and its transpose take the same."""
+CLOSE_SHARE = 0.02
+"""Difference of estimated times, as a share, up to which blocks take about the same."""
 
 MAX_ALTERNATIVES = 4
 """Most blocks that the autotuner tries beside the best one by the cost model; bounds compile time."""
@@ -39,8 +39,9 @@ class GpuDot(TilePass):
     longest of each.  The cost model of matrix products (compiler.cost.gpu_product) chooses tiles, warps and stages.  An option that is not 0
     is taken instead, and tiles that exist stay.  The autotuner may try the next best blocks, each of another shape.
 
-    The factor whose loop is tiled as rows becomes the left one.  Where the transposed product of a narrow dtype takes less time, that is the
-    other factor: matrix units reach their rate with `matrix_rows` rows, so that 32 x 128 results are computed as 128 x 32.
+    The factor whose loop is tiled as rows becomes the left one.  Where the transposed product of a narrow dtype takes less time, or about the
+    same in fewer registers, that is the other factor: matrix units read both operands in shared memory if a block has `matrix_rows` rows, so
+    that 32 x 128 results are computed as 128 x 32.  Of blocks that take about the same time, one that they read there is taken.
     """
 
     name = "gpu-dot"
@@ -83,7 +84,7 @@ def may_transpose(ir: Kernel, options: GpuDot) -> bool:
 class BlockChoice:
     """The loops with the tiles that are chosen so far, and the warps that all contractions of a kernel share.
 
-    `nanoseconds` and `registers` are those of the products in their blocks.
+    `nanoseconds` and `registers` are those of the products in their blocks; matrix units read operands of `read_in_shared` of them in shared memory.
     """
 
     table: Accesses
@@ -98,6 +99,7 @@ class BlockChoice:
     exchanged: set[str] = field(default_factory=set)
     nanoseconds: int = 0
     registers: int = 0
+    read_in_shared: int = 0
 
     @staticmethod
     def of(table: Accesses, gpu: GPU, options: GpuDot) -> BlockChoice:
@@ -109,11 +111,13 @@ class BlockChoice:
         return choice
 
     def is_better_than(self, other: BlockChoice) -> bool:
-        """Return True if blocks take less time, or about the same and fewer registers of a thread."""
+        """Return True if blocks take less time, or about the same and more of them are read in shared memory or threads need fewer registers."""
         if len(self.missed) != len(other.missed):
             return len(self.missed) < len(other.missed)
         is_close = abs(self.nanoseconds - other.nanoseconds) <= CLOSE_SHARE * other.nanoseconds
-        return self.registers < other.registers if is_close else self.nanoseconds < other.nanoseconds
+        if not is_close:
+            return self.nanoseconds < other.nanoseconds
+        return (-self.read_in_shared, self.registers) < (-other.read_in_shared, other.registers)
 
     def add(self, c: Contraction) -> str:
         """Choose the tiles of one contraction; return the reason if there are none, else ""."""
@@ -127,12 +131,16 @@ class BlockChoice:
         best = best_blocks(found.product, self.gpu, fixed)
         if not best:
             return "no block fits"
-        block, cost = best[0]
+        close = [x for x in best if x[1].nanoseconds <= (1 + CLOSE_SHARE) * best[0][1].nanoseconds]
+        in_shared = [x for x in close if reads_shared_memory(x[0], found.product, self.gpu)]
+        block, cost = (in_shared or close)[0]
         if not self.ranges:
             shapes = {(b.rows, b.columns, b.depth): b for b, _ in reversed(best)}
-            others = sorted(shapes.values(), key=[b for b, _ in best].index)[1 : MAX_ALTERNATIVES + 1]
+            shapes.pop((block.rows, block.columns, block.depth))
+            others = sorted(shapes.values(), key=[b for b, _ in best].index)[:MAX_ALTERNATIVES]
             self.alternatives = [GpuDot(b.rows, b.columns, b.depth, b.warps, b.stages, o.transposed) for b in others]
         self.warps = block.warps
+        self.read_in_shared += bool(in_shared)
         self.nanoseconds += cost.nanoseconds
         self.registers = max(self.registers, cost.resources.registers)
         self.chosen.append(f"%{c.reduction.name}: {'transposed, ' * o.transposed}blocks of {block}: {cost}")
