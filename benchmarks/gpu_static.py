@@ -140,12 +140,14 @@ def narrow_accesses(kernel: Kernel, gpu: GPU, r: KernelResources) -> Iterator[st
 
 
 def narrow_products(kernel: Kernel) -> list[ProductLoops]:
-    """Return the contractions of a narrow dtype of matrix units that are as large as a block."""
+    """Return the contractions of TF32 or a narrow dtype of matrix units that are as large as a block."""
     table = Accesses(kernel)
     found = (product_loops(table, c) for c in map(contraction_of, walk(kernel.body)) if c)
     products = [f for f in found if isinstance(f, ProductLoops)]
     return [
-        f for f in products if f.product.element_bytes <= 2 and min(f.product.columns, f.product.depth) >= MIN_BLOCK
+        f
+        for f in products
+        if f.product.dtype not in ("f32", "f64") and min(f.product.columns, f.product.depth) >= MIN_BLOCK
     ]
 
 

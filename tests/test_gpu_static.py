@@ -10,12 +10,16 @@ import pytest
 from benchmarks.gpu_accesses import line_seconds, parameter_accesses
 from benchmarks.gpu_static import StaticRow, case, faults, fills_matrix_units, static_rows
 from compiler.analysis.accesses import Accesses
+from compiler.codegen.triton.emit import emit_triton
+from compiler.codegen.triton.loader import compile_offline
 from compiler.codegen.triton.resources import KernelResources
 from compiler.codegen.triton.targets import GPU_TARGETS
 from compiler.cost.machine import GPU
 from compiler.ir import ops
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.tile.kernel import Kernel
+from compiler.options import Options
+from compiler.pipeline import lower_and_schedule
 from tests.triton_process import NEEDS_TRITON
 
 pytestmark = NEEDS_TRITON
@@ -55,6 +59,28 @@ def test_faults_are_found(offline: ProcessPoolExecutor) -> None:
     without = {name: n for name, n in code.items() if "MMA" not in name}
     assert found(instructions=without) == ("no matrix instructions",)
     assert found(instructions={**without, "HMMA.16816.F32": 4}) == ("mma.sync instead of wgmma",)
+
+
+@pytest.mark.parametrize(
+    ("target", "precision", "instruction"),
+    [
+        ("sm90", "tf32", "HGMMA.64x"),
+        ("sm80", "tf32", "HMMA.1688.F32.TF32"),
+        ("gfx942", "tf32", "xf32"),
+        ("sm90", "f32", ""),
+    ],
+)
+def test_matrix_units_multiply_tf32_only_where_asked(
+    offline: ProcessPoolExecutor, target: str, precision: str, instruction: str
+) -> None:
+    graph = case("linear", ops.linear, "f32[2048, 512]", "f32[1024, 512]").graph()
+    program = lower_and_schedule(graph, Options(target=target, matmul_precision=precision)).scheduled
+    (kernel,) = program.kernels.values()
+    resources = offline.submit(compile_offline, emit_triton(kernel), GPU_TARGETS[target]).result().resources
+    products = [name for name in resources.instructions if "MMA" in name or "mfma" in name]
+    assert bool(products) == bool(instruction)
+    assert all(instruction in name and "tf32" in name.lower().replace("xf32", "tf32") for name in products)
+    assert not resources.spilled_bytes
 
 
 def test_narrow_accesses_are_found_where_memory_is_the_bound(offline: ProcessPoolExecutor) -> None:

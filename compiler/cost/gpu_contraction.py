@@ -64,7 +64,7 @@ def product_loops(table: Accesses, c: Contraction, transposed: bool = False) -> 
         rows,
         columns,
         steps,
-        dtype=dtype.name,
+        dtype="tf32" if c.is_tf32 else dtype.name,
         element_bytes=dtype.bytes,
         result_bytes=result_bytes(table, {row.var, column.var}) or c.accumulator.bytes,
         batch=prod(block_extent(r) for r in around if r not in (*loops, *serial)),

@@ -408,7 +408,8 @@ class TritonKernelEmitter:
             return None
         a = self.exprs.masked_text(self.exprs.bind_long_parts(x), (rows, *reduced), reduced, const(0, x.dtype))
         b = self.exprs.masked_text(self.exprs.bind_long_parts(y), (*reduced, columns), reduced, const(0, y.dtype))
-        extra = {f32: ', input_precision="ieee"', f64: ", out_dtype=tl.float64"}.get(x.dtype, "")
+        precision = "tf32" if contraction and contraction.is_tf32 else "ieee"
+        extra = {f32: f', input_precision="{precision}"', f64: ", out_dtype=tl.float64"}.get(x.dtype, "")
         extra = extra if x.dtype.is_float else ", out_dtype=tl.int32"
         return f"tl.dot({a}, {b}{f', {accumulator}' if accumulator else ''}{extra})", (rows, columns)
 
