@@ -342,9 +342,7 @@ class GPU(Machine):
     memory_bytes_per_second: float = quantity(3.35e12, "bytes/s", "From memory, to the whole device.", DATA_SHEET)
     line_bytes: int = quantity(128, "bytes", "Line of a cache.", DATA_SHEET)
     access_bytes: int = quantity(16, "bytes", "Widest memory access of one thread.", DATA_SHEET)
-    vector_flops: int = quantity(
-        256, "1/cycle", "Operations in f32 outside matrix units, an FMA being two.", DATA_SHEET
-    )
+    vector_flops: int = quantity(256, "1/cycle", "Operations in f32 outside matrix units; an FMA is two.", DATA_SHEET)
     matrix_f64: int = quantity(256, "1/cycle", "Operations of matrix products in f64.", DATA_SHEET)
     matrix_f32: int = quantity(256, "1/cycle", "The same in f32, rounded as IEEE 754 has it.", DATA_SHEET)
     matrix_tf32: int = quantity(0, "1/cycle", "The same in TF32, added in f32; 0: none.", DATA_SHEET)
