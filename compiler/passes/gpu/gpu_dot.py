@@ -39,9 +39,9 @@ class GpuDot(TilePass):
     longest of each.  The cost model of matrix products (compiler.cost.gpu_product) chooses tiles, warps and stages.  An option that is not 0
     is taken instead, and tiles that exist stay.  The autotuner may try the next best blocks, each of another shape.
 
-    The factor whose loop is tiled as rows becomes the left one.  Where the transposed product of a narrow dtype takes less time, or about the
-    same in fewer registers, that is the other factor: matrix units read both operands in shared memory if a block has `matrix_rows` rows, so
-    that 32 x 128 results are computed as 128 x 32.  Of blocks that take about the same time, one that they read there is taken.
+    The factor whose loop is tiled as rows becomes the left one.  Where the transposed product of a narrow dtype takes less time, that is the
+    other factor: matrix units read both operands in shared memory if a block has `matrix_rows` rows, so that 32 x 128 results are computed as
+    128 x 32.  Of blocks that take about the same time, one that they read there is taken.
     """
 
     name = "gpu-dot"
@@ -84,7 +84,7 @@ def may_transpose(ir: Kernel, options: GpuDot) -> bool:
 class BlockChoice:
     """The loops with the tiles that are chosen so far, and the warps that all contractions of a kernel share.
 
-    `nanoseconds` and `registers` are those of the products in their blocks; matrix units read operands of `read_in_shared` of them in shared memory.
+    `nanoseconds` are those of the products in their blocks; matrix units read operands of `read_in_shared` of them in shared memory.
     """
 
     table: Accesses
@@ -98,7 +98,6 @@ class BlockChoice:
     pipelined: set[str] = field(default_factory=set)
     exchanged: set[str] = field(default_factory=set)
     nanoseconds: int = 0
-    registers: int = 0
     read_in_shared: int = 0
 
     @staticmethod
@@ -111,13 +110,13 @@ class BlockChoice:
         return choice
 
     def is_better_than(self, other: BlockChoice) -> bool:
-        """Return True if blocks take less time, or about the same and more of them are read in shared memory or threads need fewer registers."""
+        """Return True if blocks take less time, or about the same and more of them are read in shared memory."""
         if len(self.missed) != len(other.missed):
             return len(self.missed) < len(other.missed)
         is_close = abs(self.nanoseconds - other.nanoseconds) <= CLOSE_SHARE * other.nanoseconds
         if not is_close:
             return self.nanoseconds < other.nanoseconds
-        return (-self.read_in_shared, self.registers) < (-other.read_in_shared, other.registers)
+        return self.read_in_shared > other.read_in_shared
 
     def add(self, c: Contraction) -> str:
         """Choose the tiles of one contraction; return the reason if there are none, else ""."""
@@ -142,7 +141,6 @@ class BlockChoice:
         self.warps = block.warps
         self.read_in_shared += bool(in_shared)
         self.nanoseconds += cost.nanoseconds
-        self.registers = max(self.registers, cost.resources.registers)
         self.chosen.append(f"%{c.reduction.name}: {'transposed, ' * o.transposed}blocks of {block}: {cost}")
         self.exchanged |= {found.loops[-1].var} if found.exchanged else set()
         for r, side in zip(found.loops, (block.rows, block.columns, block.depth), strict=True):
