@@ -3,7 +3,6 @@
     python -m benchmarks [BENCHMARK ...]
     python -m benchmarks models ResNet-18 MiniLM --peers "OpenVINO,ONNX Runtime" --threads 1
 
-    python -m benchmarks gpu_compile [ROW ...]
     python -m benchmarks contention [ROW ...] [--peers ...] [--threads N]
     python -m benchmarks rank [record] [--count N]
     python -m benchmarks predictions [record] ...           predicted times beside measured ones
@@ -11,6 +10,7 @@
     python -m benchmarks survey [summarize] ...             random programs
     python -m benchmarks gpu [ROW ...] [--minutes 8] [--without max-autotune] [--small]
     python -m benchmarks gpu_static [CASE ...] [--targets sm90,gfx942] [--write]
+    python -m benchmarks gpu_compile [ROW ...] [--targets sm90,gfx942] [--dtypes f32,f16,bf16] [--inductor]
 
 matmul, convolution, models, training, dynamic_shapes, compile_time, memory, tuning, low_precision, effort and pass_times take the options of the second form.
 """
@@ -33,7 +33,6 @@ ROW_BENCHMARKS = (
     "tuning",
     "low_precision",
     "contention",
-    "gpu_compile",
     "effort",
     "pass_times",
 )
@@ -45,10 +44,11 @@ COMMANDS = {
     "survey": "benchmarks.survey.command",
     "gpu": "benchmarks.gpu",
     "gpu_static": "benchmarks.gpu_static",
+    "gpu_compile": "benchmarks.gpu_compile",
 }
 """Modules whose `main` parses arguments of its own, and may return an exit code."""
 
-BY_NAME = ("gpu_compile", "explore_page")
+BY_NAME = ("explore_page",)
 """Modules that run only by name."""
 
 BENCHMARKS = (*(name for name in ROW_BENCHMARKS if name not in BY_NAME), "elementwise", "overhead")

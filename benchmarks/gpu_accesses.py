@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from math import ceil, prod
 
 from compiler.analysis.accesses import Access, Accesses
-from compiler.cost.gpu_contraction import block_extent, is_parallel
+from compiler.cost.gpu_contraction import block_extent, is_parallel, value_at_zero
 from compiler.cost.machine import GPU
+from compiler.ir.symbolic.index_expr import substitute, var
 from compiler.ir.tile.kernel import Range, dim_hint
 
 
@@ -53,8 +54,15 @@ def line_seconds(table: Accesses, accesses: Sequence[Access], gpu: GPU) -> float
     """
     lines = 0.0
     for a in accesses:
-        strides = (table.stride(a, r.var) for r in a.loops if r.tile > 1 and is_parallel(table, r))
+        strides = (first_stride(table, a, r.var) for r in a.loops if r.tile > 1 and is_parallel(table, r))
         stride = min((s for s in strides if s), default=1) * table.types[a.buffer].dtype.bytes
         warp_lines = min(gpu.warp_threads, ceil(gpu.warp_threads * stride / gpu.line_bytes))
         lines += elements(table, a) / gpu.warp_threads * warp_lines
     return gpu.seconds(lines / gpu.multiprocessors)
+
+
+def first_stride(table: Accesses, a: Access, v: str) -> int:
+    """Return the distance of the first two elements along a loop: 2 of %x[%i//64, 2*(%i%64)]."""
+    offset = table.types[a.buffer].offset(a.index)
+    step = value_at_zero(substitute(offset, {v: var(v) + 1}) - offset)
+    return abs(step) if isinstance(step, int) else 0

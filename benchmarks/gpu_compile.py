@@ -1,16 +1,22 @@
-"""Every kernel of the networks compiled for GPUs that are not here: `python -m benchmarks gpu_compile [ROW ...]`.
+"""Every kernel of the networks compiled for GPUs that are not here.
+
+    python -m benchmarks gpu_compile [ROW ...] [--targets sm90,gfx942] [--dtypes f32,f16,bf16] [--inductor]
 
 Counts what Triton or its assembler refuses and the faults of the code as `gpu_static` finds them, and says how long that takes and
-how large the binaries are.  A row has Inductor's kernels for sm90, in all configurations that it would time, beside its calls of cuBLAS and cuDNN.
+how large the binaries are.  A network of a narrow dtype is `model.half()` or `model.bfloat16()`.  With `--inductor`, a row for each dtype has
+Inductor's kernels for sm90, in all configurations that it would time, beside its calls of cuBLAS and cuDNN.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
 
 import compiler
 from benchmarks.arguments import BenchmarkArguments, print_table
@@ -22,9 +28,9 @@ from compiler.codegen.triton.program_sources import emit_program
 from compiler.codegen.triton.targets import GPU_TARGETS, GPUTarget
 from compiler.codegen.triton.triton_names import RefusedKernelsError
 from compiler.cost.machine import GPU
+from compiler.ir.torch_types import to_torch
+from compiler.ir.types import DTYPES
 from compiler.report.render import table
-
-TARGETS = ("sm90", "gfx942")
 
 
 @dataclass(frozen=True)
@@ -48,30 +54,44 @@ class Compiled:
         return f"{self.kernels}", f"{self.distinct}", f"{len(self.problems)}", *seconds, *sizes, f"{self.library_calls}"
 
 
-def main(arguments: BenchmarkArguments) -> None:
-    """Print a row for each network and target; SystemExit if a kernel fails."""
+def main(words: Sequence[str] = ()) -> None:
+    """Print a row for each network, dtype and target; SystemExit if a kernel fails."""
     import triton
 
+    parser = argparse.ArgumentParser("gpu_compile")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="part of a network's name (all networks)")
+    parser.add_argument("--targets", default="sm90,gfx942", help="comma-separated (%(default)s)")
+    parser.add_argument("--dtypes", default="f32", help="comma-separated, of f32, f16 and bf16 (%(default)s)")
+    parser.add_argument("--inductor", action="store_true", help="compile by Inductor too")
+    args = parser.parse_args(words)
     triton.knobs.compilation.always_compile = True
     failures = 0
     heads = ["kernels", "distinct", "failed", "passes s", "Triton s", "source KiB", "binaries KiB", "library calls"]
-    rows = table("kernels compiled offline, batch size 1", ["network", "target"], heads)
-    for name in arguments.select_rows(NETWORKS):
-        for target in TARGETS:
-            compiled = compile_network(name, GPU_TARGETS[target])
-            failures += len(compiled.problems)
-            rows.add_row(name, target, *compiled.cells)
-            print(name, target, *compiled.cells, *compiled.problems, sep="  ", file=sys.stderr)
-        if "Inductor" in arguments.peers:
-            rows.add_row(name, "sm90, Inductor", *compile_peer(name).cells)
+    rows = table("kernels compiled offline, batch size 1", ["network", "dtype", "target"], heads)
+    for name in BenchmarkArguments(tuple(args.rows)).select_rows(NETWORKS):
+        for dtype in args.dtypes.split(","):
+            for target in args.targets.split(","):
+                compiled = compile_network(name, dtype, GPU_TARGETS[target])
+                failures += len(compiled.problems)
+                rows.add_row(name, dtype, target, *compiled.cells)
+                print(name, dtype, target, *compiled.cells, *compiled.problems, sep="  ", file=sys.stderr)
+            if args.inductor:
+                rows.add_row(name, dtype, "sm90, Inductor", *compile_peer(name, dtype).cells)
     print_table(rows)
     if failures:
         raise SystemExit(f"{failures} kernels failed")
 
 
-def compile_peer(name: str) -> Compiled:
+def network(name: str, dtype: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Return a network and the arguments of a call with all floats in a dtype."""
+    model, args = NETWORKS[name]()
+    to = to_torch(DTYPES[dtype])
+    return model.to(to), tuple(a.to(to) if a.is_floating_point() else a for a in args)
+
+
+def compile_peer(name: str, dtype: str) -> Compiled:
     """Compile a network by Inductor, whose seconds are not told apart."""
-    program = compile_with_inductor(*NETWORKS[name](), GPU())
+    program = compile_with_inductor(*network(name, dtype), GPU())
     binaries = program.binaries
     return Compiled(
         len(binaries), len(set(binaries)), triton_seconds=program.seconds, source_bytes=len(program.code),
@@ -79,9 +99,9 @@ def compile_peer(name: str) -> Compiled:
     )  # fmt: skip
 
 
-def compile_network(name: str, target: GPUTarget) -> Compiled:
+def compile_network(name: str, dtype: str, target: GPUTarget) -> Compiled:
     """Compile a network, and each kernel that differs from the others."""
-    model, args = NETWORKS[name]()
+    model, args = network(name, dtype)
     start = time.perf_counter()
     try:
         with torch.no_grad():

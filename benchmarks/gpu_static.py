@@ -8,8 +8,8 @@ instructions access memory and multiply.  A kernel is at fault if
   where that is an eighth of its bytes and more than all resident threads access at once: smaller kernels want many threads instead.
   Where no 16 bytes follow each other in a program, as in overlapping windows of stride 2, narrow accesses are at fault if
   their cache lines take longer than memory;
-- it multiplies matrices that fill a block in a dtype of matrix units without them (wgmma or tcgen05 where the target has them, else
-  mma.sync or MFMA).
+- it multiplies matrices that fill a block in a dtype of matrix units without them: wgmma or tcgen05 where the target has them and a block
+  has as many rows as they take, or could have as many without leaving multiprocessors idle, else mma.sync or MFMA.
 
 Shared memory: a transpose whose loads and stores are both wide goes through shared memory, where Triton swizzles the rows of a block so
 that the threads of a warp meet no bank twice; a transpose without wide accesses on both sides is at fault by the second rule.
@@ -23,6 +23,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from benchmarks.gpu_accesses import accessed_bytes, line_seconds, neighbour_bytes, parameter_accesses
@@ -115,7 +116,7 @@ def faults(kernel: Kernel, target: GPUTarget, r: KernelResources) -> Iterator[st
     if fills_blocks(kernel):
         if not r.matrix_instructions:
             yield "no matrix instructions"
-        elif gpu.loads_matrices_from_shared and not r.warp_group_instructions and fills_blocks(kernel, gpu.matrix_rows):
+        elif gpu.loads_matrices_from_shared and not r.warp_group_instructions and fills_matrix_units(kernel, gpu):
             yield "mma.sync instead of wgmma"
 
 
@@ -138,12 +139,33 @@ def narrow_accesses(kernel: Kernel, gpu: GPU, r: KernelResources) -> Iterator[st
             yield what
 
 
-def fills_blocks(kernel: Kernel, rows: int = MIN_BLOCK) -> bool:
-    """Return True if a kernel has a contraction of a narrow dtype of matrix units of at least so many rows, and as large as a block otherwise."""
+def narrow_products(kernel: Kernel) -> list[ProductLoops]:
+    """Return the contractions of TF32 or a narrow dtype of matrix units that are as large as a block."""
     table = Accesses(kernel)
     found = (product_loops(table, c) for c in map(contraction_of, walk(kernel.body)) if c)
-    products = (f.product for f in found if isinstance(f, ProductLoops))
-    return any(p.element_bytes <= 2 and p.rows >= rows and min(p.columns, p.depth) >= MIN_BLOCK for p in products)
+    products = [f for f in found if isinstance(f, ProductLoops)]
+    return [
+        f
+        for f in products
+        if f.product.dtype not in ("f32", "f64") and min(f.product.columns, f.product.depth) >= MIN_BLOCK
+    ]
+
+
+def fills_blocks(kernel: Kernel) -> bool:
+    """Return True if a kernel has a contraction of a narrow dtype of matrix units that fills a block."""
+    return any(f.product.rows >= MIN_BLOCK for f in narrow_products(kernel))
+
+
+def fills_matrix_units(kernel: Kernel, gpu: GPU) -> bool:
+    """Return True if a contraction has blocks of `matrix_rows`, or if such blocks would be at least one for each multiprocessor."""
+    for found in narrow_products(kernel):
+        product, (row, column, _) = found.product, found.loops
+        blocks = (
+            product.batch * ceil(product.rows / gpu.matrix_rows) * ceil(product.columns / max(column.tile, MIN_BLOCK))
+        )
+        if product.rows >= gpu.matrix_rows and (row.tile >= gpu.matrix_rows or blocks >= gpu.multiprocessors):
+            return True
+    return False
 
 
 def static_rows(cases: Sequence[KernelCase], targets: Sequence[str]) -> Iterator[StaticRow]:

@@ -18,10 +18,13 @@ def _default_cache() -> str:
 
 def _default_precision() -> str:
     torch = sys.modules.get("torch")
-    return "bf16" if torch is not None and torch.get_float32_matmul_precision() == "medium" else "f32"
+    return TORCH_PRECISIONS[torch.get_float32_matmul_precision()] if torch is not None else "f32"
 
 
-MATMUL_PRECISIONS = ("f32", "bf16")
+TORCH_PRECISIONS = {"highest": "f32", "high": "tf32", "medium": "bf16"}
+"""Values of `Options.matmul_precision` by those of `torch.set_float32_matmul_precision`."""
+
+MATMUL_PRECISIONS = ("f32", "tf32", "bf16")
 """Values of `Options.matmul_precision`."""
 
 CHECKS = (False, True, "strict")
@@ -43,8 +46,9 @@ class Options:
         as "h200"; "" takes the target's own.
     fuse: compute several ops in one kernel; False makes one kernel per op.
     winograd: allow the pass of that name, which rounds more than direct convolution.
-    matmul_precision: "bf16" rounds f32 operands of matrix products and convolutions to bf16 where the target multiplies that.
-        It is the default after `torch.set_float32_matmul_precision("medium")`.
+    matmul_precision: "bf16" rounds f32 operands of matrix products and convolutions to bf16, and "tf32" to TF32 (10 bits of the
+        mantissa), where the target multiplies that; elsewhere, as TF32 on CPUs, products are f32's.  They are the defaults after
+        `torch.set_float32_matmul_precision("medium")` and `("high")`.
     graph_passes, tile_passes: pipelines in place of the target's default ones, or edits of these, as in
         "default,+form-silu@before:fuse,-winograd" (see compiler.passes.pipeline_text).
     fallback: treatment of operators without a conversion: "error" refuses them, "eager" runs them in PyTorch, "strict" also

@@ -60,12 +60,19 @@ def pipelines_of(options: Options, target: Target) -> tuple[Pipeline, Pipeline]:
     """Return the passes over the graph and over the program that the options ask for."""
     pipelines = backend_of(target).pipelines
     default_graph, default_program = pipelines.chosen(options)
-    enabled = {"winograd": options.winograd, "reduce-precision": options.matmul_precision != "f32"}
+    precision = options.matmul_precision
+    enabled = {
+        "winograd": options.winograd,
+        "reduce-precision": precision == "bf16",
+        "tf32-products": precision == "tf32",
+    }
     graph_passes = parse_pipeline(options.graph_passes or "default", default_graph)
     program_passes = parse_pipeline(options.tile_passes or "default", default_program)
     strict = options.fallback == "strict"
-    chosen = (p for p in graph_passes if enabled.get(p.name, True))
-    return tuple(replace(p, calls=not strict) if isinstance(p, Decompose) else p for p in chosen), program_passes
+    graph_passes, program_passes = (
+        tuple(p for p in passes if enabled.get(p.name, True)) for passes in (graph_passes, program_passes)
+    )
+    return tuple(replace(p, calls=not strict) if isinstance(p, Decompose) else p for p in graph_passes), program_passes
 
 
 def lower_and_schedule(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 import compiler
 from compiler.torch_backend import tilewright
 from tests.frontend.frontend_kit import FunctionModule
+from tests.triton_process import NEEDS_TRITON
 
 IMAGE = torch.randn(3, 8, 6, 4, generator=torch.Generator().manual_seed(0))
 
@@ -78,14 +80,15 @@ def test_sizes_that_vary_are_drawn_in_memory_order() -> None:
         torch.testing.assert_close(fast(x), want)
 
 
-@pytest.mark.parametrize("case", CASES)
 @torch.no_grad()
-def test_a_seed_gives_the_numbers_of_eager_pytorch(case: str) -> None:
+def check_draws(case: str, target: str) -> None:
+    """Compare two calls after the same seed with eager PyTorch, and a third one, which must draw other numbers."""
     torch._dynamo.reset()
     program, x = CASES[case]
+    options = {"target": target, "fallback": "error"}
     for fast in (
-        compiler.compile(FunctionModule(program), (x,)),
-        torch.compile(program, backend=tilewright, fullgraph=True, options={"fallback": "error"}),
+        compiler.compile(FunctionModule(program), (x,), options=options),
+        torch.compile(program, backend=tilewright, fullgraph=True, options=options),
     ):
         found = []
         for run in (program, fast, fast):
@@ -94,3 +97,15 @@ def test_a_seed_gives_the_numbers_of_eager_pytorch(case: str) -> None:
         torch.testing.assert_close(found[1], found[0])
         assert torch.equal(found[1], found[2])
         assert not torch.equal(fast(x), found[0]) or case == "all dropped"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_seed_gives_the_numbers_of_eager_pytorch(case: str) -> None:
+    check_draws(case, "host")
+
+
+@NEEDS_TRITON
+@pytest.mark.parametrize("case", ["dropout", "halves", "channels last", "several draws", "attention"])
+def test_programs_for_a_gpu_draw_them_too(interpreter: ProcessPoolExecutor, case: str) -> None:
+    """Kernels are interpreted, and calls into PyTorch between them draw from the generator of the tensors' device."""
+    interpreter.submit(check_draws, case, "sm90").result()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from compiler.analysis.accesses import Accesses, count_divisions
+from compiler.analysis.contiguous_loops import contiguous_loops
 from compiler.analysis.local_blocks import row_loops
 from compiler.cost.gpu_product import MIN_BLOCK, MatrixProduct, ProductBlock, best_block, best_blocks
 from compiler.cost.machine import GPU
@@ -19,11 +20,12 @@ from compiler.target import MATRIX_DTYPES
 
 @dataclass(frozen=True)
 class ProductLoops:
-    """A contraction as a matrix product, and its loops: over rows, columns and depth."""
+    """A contraction as a matrix product, and its loops: over rows, columns and depth; `exchanged` if the right factor has the rows."""
 
     product: MatrixProduct
     loops: tuple[Range, Range, Range]
     serial: tuple[Range, ...]
+    exchanged: bool
 
     def pipelined_loop(self, depth: int) -> Range | None:
         """Return the loop that loads are pipelined along: over the depth, unless one block of `depth` covers it."""
@@ -32,10 +34,11 @@ class ProductLoops:
         return self.serial[-1] if self.serial else None
 
 
-def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
+def product_loops(table: Accesses, c: Contraction, transposed: bool = False) -> ProductLoops | str:
     """Return a contraction as a matrix product of the longest loops of each kind, or the reason why it is none.
 
-    Columns are the inner one of both loops, as in the block of results.
+    The left factor has the rows if blocks have been chosen for all loops; else results are neighbours in memory along columns, or these are
+    the inner loop.  `transposed` exchanges rows and columns.
     """
     a, b = (dependent_loops(table, e) for e in (c.lhs, c.rhs))
     operands = c.matrix_operands(MATRIX_DTYPES)
@@ -48,7 +51,9 @@ def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
     depth = longest([r for r in reduced if r.var in a & b and r.extent != 1])
     if row is None or column is None or depth is None:
         return "no reuse of an operand"
-    if around.index(row) > around.index(column):
+    is_scheduled = all(r.tile > 1 for r in (row, column, depth))
+    exchanged = transposed != (not is_scheduled and has_rows_inside(table, row, column))
+    if exchanged:
         row, column, operands = column, row, operands[::-1]
     if any(r.tile > 1 and r.var in a & b for r in around):
         return "both operands depend on a tiled loop"
@@ -59,7 +64,7 @@ def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
         rows,
         columns,
         steps,
-        dtype=dtype.name,
+        dtype="tf32" if c.is_tf32 else dtype.name,
         element_bytes=dtype.bytes,
         result_bytes=result_bytes(table, {row.var, column.var}) or c.accumulator.bytes,
         batch=prod(block_extent(r) for r in around if r not in (*loops, *serial)),
@@ -76,7 +81,16 @@ def product_loops(table: Accesses, c: Contraction) -> ProductLoops | str:
         epilogue_ops=epilogue_ops(table, c, {row.var, column.var}),
         read_bytes=sum(dim_hint(table.types[b].nbytes) for b in loaded_params(table, operands)),
     )
-    return ProductLoops(product, loops, (*serial, *(r for r in reduced if r is not depth)))
+    return ProductLoops(product, loops, (*serial, *(r for r in reduced if r is not depth)), exchanged)
+
+
+def has_rows_inside(table: Accesses, row: Range, column: Range) -> bool:
+    """Return True if results are neighbours along the rows instead of the columns, or else if the loop over rows is the inner one."""
+    contiguous = contiguous_loops(table.kernel)
+    if row.var in contiguous and column.var in contiguous and contiguous[row.var] != contiguous[column.var]:
+        return contiguous[row.var]
+    order = list(table.loops)
+    return order.index(row.var) > order.index(column.var)
 
 
 def is_parallel(table: Accesses, r: Range) -> bool:

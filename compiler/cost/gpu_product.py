@@ -106,6 +106,11 @@ class BlockCost:
     resident: int
     resources: BlockResources
 
+    @property
+    def nanoseconds(self) -> int:
+        """Seconds in whole nanoseconds, by which blocks are compared."""
+        return round(self.seconds * 1e9)
+
     def __str__(self) -> str:
         return (
             f"{self.seconds * 1e6:.1f} us by {self.limit}, {self.blocks} blocks, {self.resident} on a multiprocessor, "
@@ -284,7 +289,7 @@ def best_blocks(p: MatrixProduct, gpu: GPU, fixed: ProductBlock = ANY_BLOCK) -> 
 
     def rank(found: tuple[ProductBlock, BlockCost]) -> tuple[int, bool, int, int]:
         block, cost = found
-        return round(cost.seconds * 1e9), loads_narrowly(block, p, gpu), cost.resources.shared_bytes, block.warps
+        return cost.nanoseconds, loads_narrowly(block, p, gpu), cost.resources.shared_bytes, block.warps
 
     return sorted(fitting, key=rank)
 

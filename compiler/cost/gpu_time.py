@@ -32,7 +32,7 @@ def arithmetic_seconds(kernel: Kernel, gpu: GPU) -> float:
     for c in map(contraction_of, walk(kernel.body)):
         operands = c.matrix_operands(MATRIX_DTYPES) if c else None
         if c is not None and operands is not None:
-            rate = gpu.matrix_flops(operands[0].dtype.name) or gpu.vector_flops
+            rate = gpu.matrix_flops("tf32" if c.is_tf32 else operands[0].dtype.name) or gpu.vector_flops
             loops = (*table.loops[c.reduction.ranges[0].var][2], *c.reduction.ranges)
             products[rate] = products.get(rate, 0.0) + 2 * iteration_count_hint(loops)
     others = max(0.0, count_flops(kernel) - sum(products.values()))

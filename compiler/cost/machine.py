@@ -342,11 +342,10 @@ class GPU(Machine):
     memory_bytes_per_second: float = quantity(3.35e12, "bytes/s", "From memory, to the whole device.", DATA_SHEET)
     line_bytes: int = quantity(128, "bytes", "Line of a cache.", DATA_SHEET)
     access_bytes: int = quantity(16, "bytes", "Widest memory access of one thread.", DATA_SHEET)
-    vector_flops: int = quantity(
-        256, "1/cycle", "Operations in f32 outside matrix units, an FMA being two.", DATA_SHEET
-    )
+    vector_flops: int = quantity(256, "1/cycle", "Operations in f32 outside matrix units; an FMA is two.", DATA_SHEET)
     matrix_f64: int = quantity(256, "1/cycle", "Operations of matrix products in f64.", DATA_SHEET)
     matrix_f32: int = quantity(256, "1/cycle", "The same in f32, rounded as IEEE 754 has it.", DATA_SHEET)
+    matrix_tf32: int = quantity(0, "1/cycle", "The same in TF32, added in f32; 0: none.", DATA_SHEET)
     matrix_f16: int = quantity(4096, "1/cycle", "The same in f16 or bf16, added in f32.", DATA_SHEET)
     matrix_f8: int = quantity(8192, "1/cycle", "The same of floats of 8 bits.", DATA_SHEET)
     matrix_i8: int = quantity(8192, "1/cycle", "The same in i8, added in i32.", DATA_SHEET)
@@ -432,7 +431,7 @@ class GPU(Machine):
     def matrix_flops(self, dtype: str) -> int:
         """Return the operations in a cycle of products of a dtype, 0 if no matrix unit multiplies it."""
         rates = {"f64": self.matrix_f64, "f32": self.matrix_f32, "f16": self.matrix_f16, "bf16": self.matrix_f16}
-        rates |= {"f8e4m3fn": self.matrix_f8, "f8e5m2": self.matrix_f8, "i8": self.matrix_i8}
+        rates |= {"tf32": self.matrix_tf32, "f8e4m3fn": self.matrix_f8, "f8e5m2": self.matrix_f8, "i8": self.matrix_i8}
         return rates.get(dtype, 0)
 
 
@@ -478,7 +477,8 @@ def machine_from_fields(given: Mapping[str, object], base: str, where: str, defa
             )
         kind = type(known_fields[name].default)
         kinds = (int, float) if kind is float else (kind,)
-        if type(value) not in kinds or (kinds != (bool,) and value <= 0):  # type: ignore[operator]  # a number
+        least = 0 if known_fields[name].default == 0 else 1e-300  # of what a machine may not have
+        if type(value) not in kinds or (kinds != (bool,) and value < least):  # type: ignore[operator]  # a number
             raise TargetError(f"{where}: {name} takes a positive {kinds[-1].__name__}, not {value!r}")
     return replace(described, **given)  # type: ignore[arg-type]  # checked above
 

@@ -27,7 +27,7 @@ def add_bisect_command(commands: Any) -> None:
         "--matmul-precision",
         choices=MATMUL_PRECISIONS,
         default="f32",
-        help="dtype to which operands of f32 products are rounded (f32)",
+        help="format to which operands of f32 products are rounded (f32)",
     )
     c.add_argument(
         "--out", type=Path, metavar="DIR", help="write the reduced IR and a Python script that repeats the fault to DIR"

@@ -52,7 +52,7 @@ def add_model_arguments(c: argparse.ArgumentParser) -> None:
         "--matmul-precision",
         choices=MATMUL_PRECISIONS,
         default="f32",
-        help="dtype to which operands of f32 products are rounded (f32)",
+        help="format to which operands of f32 products are rounded (f32)",
     )
     text = "operators without a conversion: error refuses them, eager runs them in PyTorch, strict also refuses those that always run there (error)"
     c.add_argument("--fallback", choices=FALLBACKS, default="error", help=text)

@@ -199,6 +199,13 @@ def convolution() -> Graph:
     return Graph((x, w, b), (ops.relu(y),), "convolution")
 
 
+def few_pixels() -> Graph:
+    """A layer at the end of a network, whose pixels are the rows of the transposed product."""
+    x, w = inputs(x="f16[1, 48, 7, 7]", w="f16[2048, 48, 1, 1]")
+    y = ops.convolution(x, w, stride=(1, 1), padding=(0, 0), dilation=(1, 1))
+    return Graph((x, w), (ops.relu(y),), "few_pixels")
+
+
 def running_maximum() -> Graph:
     (x,) = inputs(x="f32[37, 70]")
     return Graph((x,), (ops.cummax(ops.exp(x), dim=1),), "running_maximum")
@@ -218,6 +225,7 @@ KERNELS = [
     float8_linear,
     wide_float8_linear,
     convolution,
+    few_pixels,
     running_maximum,
 ]
 one_of = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
@@ -244,6 +252,12 @@ def test_contractions_are_products_of_blocks(build: Callable[[], Graph], product
     """Attention has two in the loop over blocks of keys, and two for the last keys, which fill no block."""
     sources = map(emit_triton, scheduled(build()).kernels.values())
     assert sum(source.count("tl.dot(") for source in sources) == products
+
+
+def test_the_left_factor_of_a_product_has_the_rows() -> None:
+    (source,) = map(emit_triton, scheduled(few_pixels()).kernels.values())
+    assert "acc0 = tl.dot(x0_block, x1_block" in source
+    assert "tl.permute(acc0, (1, 0))" in source  # results are stored along pixels
 
 
 @pytest.mark.parametrize(("target", "instruction"), [("sm90", b"__assertfail"), ("gfx942", b"s_trap")])

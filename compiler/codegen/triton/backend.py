@@ -9,8 +9,8 @@ from compiler.codegen.triton.targets import GPU_TARGETS, GPUTarget
 from compiler.ir.tile.kernel import Kernel
 
 GPU_PASSES = (
-    "lower-async-copies,delinearize{contractions-only=true},tighten-reductions,split-kernels,gpu-align,gpu-pack,gpu-split,sink-bindings,fuse-loops,online-softmax,collapse,"
-    "implicit-product,round-factors,gpu-rows,gpu-dot,gpu-order,gpu-persistent,gpu-descriptors,gpu-specialize,gpu-registers,gpu-subtile,gpu-blocks"
+    "tf32-products{alone=true},lower-async-copies,delinearize{contractions-only=true},tighten-reductions,split-kernels,gpu-align,gpu-pack,gpu-split,sink-bindings,fuse-loops,online-softmax,collapse,tf32-products,"
+    "implicit-product,round-factors,gpu-rows,gpu-dot,gpu-order,gpu-persistent,gpu-descriptors,gpu-specialize,gpu-blocks,gpu-registers,gpu-subtile"
 )
 """Scalar loops to blocks: one kernel for each grid, enough programs, then block shapes of local buffers, of contractions, of everything else."""
 

@@ -393,7 +393,7 @@ class TritonKernelEmitter:
         return text, axes
 
     def dot_text(self, s: Reduce, reduced: Sequence[str], accumulator: str) -> tuple[str, tuple[str, ...]] | None:
-        """Return a sum of products as `tl.dot`, and its two axes; None if it is not a matrix product of such blocks."""
+        """Return a sum of products as `tl.dot`, and its axes, rows of the left factor first; None if it is no product of such blocks."""
         contraction = contraction_of(s)
         operands = contraction.matrix_operands(MATRIX_DTYPES) if contraction else None
         if operands is None or len(reduced) != 1:
@@ -403,13 +403,13 @@ class TritonKernelEmitter:
         both_reduced = all(reduced[0] in self.exprs.axes(e) for e in (x, y))
         if not both_reduced or [len(f) for f in free] != [1, 1] or free[0] == free[1]:
             return None
-        rows, columns = self.exprs.in_loop_order(free[0] | free[1])
-        x, y = (x, y) if free[0] == {rows} else (y, x)
+        (rows,), (columns,) = free
         if min(self.exprs.loops[v].tile for v in (rows, *reduced, columns)) < MIN_DOT_EXTENT:
             return None
         a = self.exprs.masked_text(self.exprs.bind_long_parts(x), (rows, *reduced), reduced, const(0, x.dtype))
         b = self.exprs.masked_text(self.exprs.bind_long_parts(y), (*reduced, columns), reduced, const(0, y.dtype))
-        extra = {f32: ', input_precision="ieee"', f64: ", out_dtype=tl.float64"}.get(x.dtype, "")
+        precision = "tf32" if contraction and contraction.is_tf32 else "ieee"
+        extra = {f32: f', input_precision="{precision}"', f64: ", out_dtype=tl.float64"}.get(x.dtype, "")
         extra = extra if x.dtype.is_float else ", out_dtype=tl.int32"
         return f"tl.dot({a}, {b}{f', {accumulator}' if accumulator else ''}{extra})", (rows, columns)
 

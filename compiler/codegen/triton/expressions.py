@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Protocol
 
+from compiler.analysis.contiguous_loops import contiguous_loops
 from compiler.analysis.index_width import has_long_indices
 from compiler.codegen.triton.descriptors import TensorDescriptors
 from compiler.codegen.triton.reductions import is_short
@@ -33,7 +34,7 @@ from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
 from compiler.ir.symbolic.index_atoms import Atom, DynamicSize, FloorDiv, Min, Var, format_index, map_atoms, operands
 from compiler.ir.symbolic.index_expr import Bounds, Dim, apply_compound, interval, substitute, var, variables
 from compiler.ir.text.tile_printer import PRECEDENCE, UNARY_PRECEDENCE
-from compiler.ir.tile.kernel import Kernel, Range, Store, is_parallel_loop, walk
+from compiler.ir.tile.kernel import Kernel, Range
 from compiler.ir.types import f32, f64
 
 ATOM_PRECEDENCE = UNARY_PRECEDENCE + 1
@@ -432,17 +433,6 @@ class TritonExprEmitter:
                 new, count = Ref(x.dtype, block.name), 1
             memo[id(x)], size[id(x)] = new, count
         return memo[id(e)]
-
-
-def contiguous_loops(kernel: Kernel) -> dict[str, bool]:
-    """Return the parallel loops of a kernel, and whether neighbours along them are neighbours in memory in all its stores."""
-    types = {p.name: p.type for p in kernel.params}
-    offsets = [types[s.buffer].offset(s.index) for s in walk(kernel.body) if isinstance(s, Store) and s.buffer in types]
-
-    def is_contiguous(v: str) -> bool:
-        return bool(offsets) and all(substitute(d, {v: var(v) + 1}) - d == 1 for d in offsets)
-
-    return {s.range.var: is_contiguous(s.range.var) for s in walk(kernel.body) if is_parallel_loop(s)}
 
 
 def is_guarded_load(e: PrimitiveCall) -> bool:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TypeGuard
 
-from compiler.ir.scalar import Expr, PrimitiveCall
+from compiler.ir.scalar import Const, Expr, PrimitiveCall
 from compiler.ir.symbolic.index_expr import product
 from compiler.ir.tile.kernel import Let, Reduce, Stmt, dim_hint, walk
-from compiler.ir.types import DType
+from compiler.ir.types import DType, f32, i32
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,31 @@ class Contraction:
     def matrix_operands(self, dtypes: Collection[tuple[str, str]]) -> tuple[Expr, Expr] | None:
         """Return the factors as a matrix unit takes them: without the casts that widen both, if it multiplies the narrow dtype.
 
-        `dtypes` are its pairs of operand and accumulator, by name; None if no pair fits.
+        `dtypes` are its pairs of operand and accumulator, by name; None if no pair fits.  It truncates factors of TF32 itself.
         """
-        for x, y in ((uncast(self.lhs), uncast(self.rhs)), (self.lhs, self.rhs)):
+        factors = [(truncated(e) or e) if self.is_tf32 else e for e in (self.lhs, self.rhs)]
+        for x, y in (map(uncast, factors), factors):
             if x.dtype == y.dtype and (x.dtype.name, self.accumulator.name) in dtypes:
                 return x, y
         return None
+
+    @property
+    def is_tf32(self) -> bool:
+        """True if both factors are truncated to TF32."""
+        return truncated(self.lhs) is not None and truncated(self.rhs) is not None
+
+    @property
+    def in_tf32(self) -> Reduce:
+        """The reduction with both factors truncated to TF32."""
+        x, y = ((e.bitcast(i32) & TF32_MASK).bitcast(f32) for e in (self.lhs, self.rhs))
+        return replace(self.reduction, value=x * y)
+
+    @property
+    def exchanged(self) -> Reduce:
+        """The reduction with its two factors in the other order."""
+        value = self.reduction.value
+        assert isinstance(value, PrimitiveCall)
+        return replace(self.reduction, value=replace(value, operands=(self.rhs, self.lhs)))
 
     @property
     def accumulator(self) -> DType:
@@ -74,6 +93,21 @@ def without_guard(stmt: Stmt) -> Stmt:
     if isinstance(stmt, Reduce) and isinstance(stmt.value, PrimitiveCall) and stmt.value.primitive == "where":
         return replace(stmt, value=stmt.value.args[1])
     return stmt
+
+
+TF32_MASK = -(1 << 13)
+"""Bits of an f32 that TF32 has: all but the last 13 of its mantissa."""
+
+
+def truncated(e: Expr) -> Expr | None:
+    """Return the f32 whose bits `e` has with those beyond TF32 cleared; None if it is something else."""
+    if not (isinstance(e, PrimitiveCall) and e.primitive == "bitcast" and e.dtype == f32):
+        return None
+    bits = e.operands[0]
+    if not (isinstance(bits, PrimitiveCall) and bits.primitive == "and" and Const(i32, TF32_MASK) in bits.operands):
+        return None
+    (source,) = (x for x in bits.operands if x != Const(i32, TF32_MASK))
+    return source.operands[0] if isinstance(source, PrimitiveCall) and source.primitive == "bitcast" else None
 
 
 def uncast(e: Expr) -> Expr:

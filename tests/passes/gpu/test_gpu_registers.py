@@ -49,3 +49,32 @@ def test_assemblers_that_take_no_limit() -> None:
 def test_kernels_without_products() -> None:
     text = "kernel @relu(in %x: f32[64], out %y: f32[64]) { parallel %i in 0..64 { store max(%x[%i], 0), %y[%i] } }"
     check_pass("gpu-registers", unchanged=text)
+
+
+WINDOWS = """kernel @sums(in %x: f16[PROGRAMS, 40], out %y: f16[PROGRAMS, 32]) warps 4 LIMIT {
+  parallel %i in 0..PROGRAMS {
+    parallel %j in 0..32 tile 32 {
+      %s = reduce add %k in 0..EXTENT { yield cast<f32>(%x[%i, %j + %k]) }
+      store cast<f16>(%s), %y[%i, %j]
+    }
+  }
+}"""
+
+
+def windows(programs: int, limit: str = "", extent: int = 3) -> str:
+    return WINDOWS.replace("PROGRAMS", str(programs)).replace("LIMIT", limit).replace("EXTENT", str(extent))
+
+
+def test_loads_of_windows_that_wait_together_have_what_a_thread_may_have() -> None:
+    check_pass(
+        "gpu-registers",
+        before=windows(4),
+        after=windows(4, "max_registers 255"),
+        remark="at most 255 registers, for 2 blocks on a multiprocessor",
+        machine=GPU(multiprocessors=2),
+    )
+
+
+def test_many_blocks_or_long_sums_have_no_limit() -> None:
+    check_pass("gpu-registers", unchanged=windows(6), machine=GPU(multiprocessors=2))
+    check_pass("gpu-registers", unchanged=windows(4, extent=9), machine=GPU(multiprocessors=2))

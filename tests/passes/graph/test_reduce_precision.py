@@ -53,9 +53,18 @@ def test_the_default_follows_pytorch() -> None:
     assert Options().matmul_precision == "f32"
     before = torch.get_float32_matmul_precision()
     try:
-        torch.set_float32_matmul_precision("medium")
-        assert Options().matmul_precision == "bf16"
+        for theirs, ours in (("medium", "bf16"), ("high", "tf32"), ("highest", "f32")):
+            torch.set_float32_matmul_precision(theirs)
+            assert Options().matmul_precision == ours
     finally:
         torch.set_float32_matmul_precision(before)
     with pytest.raises(ValueError, match="matmul_precision must be one of"):
-        Options(matmul_precision="tf32")
+        Options(matmul_precision="f16")
+
+
+def test_products_of_tf32_are_those_of_f32_on_a_cpu() -> None:
+    layer, x = nn.Linear(64, 32).eval(), torch.randn(8, 64)
+    kernels = {
+        p: compiler.compile(layer, (x,), options={"matmul_precision": p}).print_ir("scheduled") for p in ("f32", "tf32")
+    }
+    assert kernels["tf32"] == kernels["f32"]
