@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.targets import host_target
+from compiler.codegen.llvm.object_file import emit_assembly
+from compiler.codegen.llvm.targets import CPU_TARGETS, host_target
 from compiler.errors import DynamicShapeError
 from compiler.ir.text.tile_parser import parse_kernel, parse_program
 from compiler.ir.verify.program import verify_program
@@ -243,3 +244,19 @@ def test_rows_of_any_length_may_go_past_the_cache(n: int) -> None:
     x = torch.arange(5.0 * n).view(5, n)
     (y,) = CPUExecutable(made, options=Options(cache="")).for_sizes({"n": n})([x])
     assert torch.equal(x, y)
+
+
+def test_an_index_below_a_dynamic_size_is_compared_once() -> None:
+    """Sizes are not negative, so that one unsigned comparison checks both bounds."""
+    kernel = parse_kernel("""kernel @rows(size n in 1..1000 hint 99, in %x: f32[n], in %k: i64[50], out %y: f32[50]) {
+      for %i in 0..50 {
+        %v = %k[%i]
+        check %v in 0..n
+        %row = where((%v >= 0) & (%v < index(n)), %v, 0)
+        store %x[%row], %y[%i]
+      }
+    }""")
+    target = CPU_TARGETS["x86-64-v3"]
+    assembly = emit_assembly(emit_kernel(kernel, target), target)
+    assert "cmovae" in assembly
+    assert "sets" not in assembly

@@ -32,6 +32,9 @@ PARALLEL = "tilewright_parallel"
 NEXT_CHUNK = "tilewright_next_chunk"
 """`(ptr claimer)` returns the next chunk for the calling thread; -1 if none is left, or if `claimer` is null."""
 
+NOT_NEGATIVE = "range(i64 0, -9223372036854775808)"
+"""Attribute of a size, with which `0 <= i && i < size` becomes one unsigned comparison."""
+
 NO_STRENGTH_REDUCTION = '"no-strength-reduction"'
 """Attribute of functions whose loops all have lanes: LLVM's strength reduction takes a sixth of its time, and gains in scalar loops alone."""
 
@@ -94,8 +97,11 @@ def _arguments(kernel: Kernel) -> list[str]:
 
 
 def _parameters(kernel: Kernel) -> list[str]:
+    """Return the parameters with what LLVM may assume: buffers that share no memory, and sizes that are not negative."""
     noalias = _noalias_params(kernel)
-    return [f"ptr noalias %p{k}" if k in noalias else a for k, a in enumerate(_arguments(kernel))]
+    attributes = {f"ptr %p{k}": f"ptr noalias %p{k}" for k in noalias}
+    attributes |= {f"i64 {v}": f"i64 {NOT_NEGATIVE} {v}" for v in map(size_param_name, kernel.dynamic_sizes)}
+    return [attributes.get(a, a) for a in _arguments(kernel)]
 
 
 def _noalias_params(kernel: Kernel) -> set[int]:
