@@ -40,12 +40,12 @@ ORIGINS = (RANKED, TIMED, COUNTED, LISTED, DATA_SHEET, PUBLISHED, UNMEASURED)
 N = TypeVar("N", bound=float)
 
 
-def quantity(default: N, unit: str, meaning: str, origin: str) -> N:
+def quantity(default: N, unit: str, meaning: str, origin: str, least: float = 1e-300) -> N:
     """Declare a field of a description: its unit, what it means, and the microbenchmark that measures it or its origin.
 
     The default describes a Zen 5 server core.
     """
-    result: N = field(default=default, metadata={"unit": unit, "meaning": meaning, "origin": origin})
+    result: N = field(default=default, metadata={"unit": unit, "meaning": meaning, "origin": origin, "least": least})
     return result
 
 
@@ -345,7 +345,7 @@ class GPU(Machine):
     vector_flops: int = quantity(256, "1/cycle", "Operations in f32 outside matrix units; an FMA is two.", DATA_SHEET)
     matrix_f64: int = quantity(256, "1/cycle", "Operations of matrix products in f64.", DATA_SHEET)
     matrix_f32: int = quantity(256, "1/cycle", "The same in f32, rounded as IEEE 754 has it.", DATA_SHEET)
-    matrix_tf32: int = quantity(0, "1/cycle", "The same in TF32, added in f32; 0: none.", DATA_SHEET)
+    matrix_tf32: int = quantity(2048, "1/cycle", "The same in TF32, added in f32; 0: none.", DATA_SHEET, 0)
     matrix_f16: int = quantity(4096, "1/cycle", "The same in f16 or bf16, added in f32.", DATA_SHEET)
     matrix_f8: int = quantity(8192, "1/cycle", "The same of floats of 8 bits.", DATA_SHEET)
     matrix_i8: int = quantity(8192, "1/cycle", "The same in i8, added in i32.", DATA_SHEET)
@@ -477,8 +477,7 @@ def machine_from_fields(given: Mapping[str, object], base: str, where: str, defa
             )
         kind = type(known_fields[name].default)
         kinds = (int, float) if kind is float else (kind,)
-        least = 0 if known_fields[name].default == 0 else 1e-300  # of what a machine may not have
-        if type(value) not in kinds or (kinds != (bool,) and value < least):  # type: ignore[operator]  # a number
+        if type(value) not in kinds or (kinds != (bool,) and value < known_fields[name].metadata["least"]):  # type: ignore[operator]  # a number
             raise TargetError(f"{where}: {name} takes a positive {kinds[-1].__name__}, not {value!r}")
     return replace(described, **given)  # type: ignore[arg-type]  # checked above
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from compiler.codegen.backend import target_by_name
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
@@ -56,7 +57,7 @@ def steps_with_texts(runs: tuple[PassRun, ...], context: Context) -> Iterator[tu
 
 def test_step_k_is_what_opt_prints_for_rewrite_limit_k(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "g.ir").write_text(GRAPH)
-    recorder, context = PassRecorder(), Context()
+    recorder, context = PassRecorder(), Context.for_target(target_by_name("x86-64-v4"))
     run_pipeline(parse_ir(GRAPH), PASSES, context, [recorder])
     numbers = list[int]()
     for step, number, text in steps_with_texts(tuple(recorder.runs), context):
