@@ -477,7 +477,7 @@ def machine_from_fields(given: Mapping[str, object], base: str, where: str, defa
             )
         kind = type(known_fields[name].default)
         kinds = (int, float) if kind is float else (kind,)
-        if type(value) not in kinds or (kinds != (bool,) and value < known_fields[name].metadata["least"]):  # type: ignore[operator]  # a number
+        if type(value) not in kinds or (kinds != (bool,) and value < known_fields[name].metadata["least"]):
             raise TargetError(f"{where}: {name} takes a positive {kinds[-1].__name__}, not {value!r}")
     return replace(described, **given)  # type: ignore[arg-type]  # checked above
 
