@@ -123,7 +123,7 @@ class AddressEmitter(ABC):
         if (
             not isinstance(step, int)
             or not 0 < step * (lane.lanes - 1) < atom.den
-            or self.scope.lane_axis(self.bound_axes(first))
+            or self.scope.lane_axis(self.scope.varying_axes(first))
         ):
             return None
         start = 0 if ends[0] == LANE_VAR else coord[lane.var] * lane.lanes
@@ -134,10 +134,6 @@ class AddressEmitter(ABC):
         wraps = self.b.emit(f"icmp sge {ty} {self.b.splat('i64', remainder, lane.lanes)}, <{limits}>")
         carry = self.b.emit(f"zext {llvm_type(boolean, lane.lanes)} {wraps} to {ty}")
         return self.b.emit(f"add nsw {ty} {self.b.splat('i64', quotient, lane.lanes)}, {carry}")
-
-    def bound_axes(self, d: Dim) -> set[str]:
-        """Return the axes over which the named integers of an index vary."""
-        return {a for v in variables(d) if v in self.scope.values for a in self.scope.values[v].axes}
 
     def _floor_divide(self, ty: str, num: str, den: str, lanes: int) -> str:
         """Divide by a positive number, rounding down: `sdiv` truncates, so subtract 1 if the remainder is negative."""

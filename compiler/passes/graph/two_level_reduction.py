@@ -81,9 +81,8 @@ class TwoLevelReduction(GraphPass):
         fitting = -(-2 * row_bytes // machine.l1)
         most = min(outer, self.max_excess * max(2, steps, fitting))
         counts = [b for b in range(max(2, steps), most + 1) if outer % b == 0]
-        fitting_counts = [b for b in counts if b >= fitting]
-        known = viewed_block_counts(n) if fitting_counts else set()
-        count = next((b for b in fitting_counts if b in known), next(iter(fitting_counts), max(counts, default=0)))
+        known, large_enough = viewed_block_counts(n), (b for b in counts if b >= fitting)
+        count = min(large_enough, key=lambda b: (b not in known, b), default=max(counts, default=0))
         idle = seconds * (machine.idle_factor(rows) - 1)
         size = prod(x.type.static_shape()) * x.dtype.bytes
         again = machine.traffic_seconds(size) if row_bytes <= machine.l1 and is_read_again(ir, x) else 0.0

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isqrt, prod
 
+from compiler.cost.tile_strides import trip_count_hint
 from compiler.ir.scalar import Expr, Ref
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import adds_products
-from compiler.ir.tile.kernel import Block, Kernel, Let, Range, Reduce, Stmt, extent_hint
+from compiler.ir.tile.kernel import Block, Kernel, Let, Range, Reduce, Stmt
 from compiler.ir.tile.substitution import NameSupply, with_fresh_names
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.tile.unroll import vector_count
@@ -77,7 +78,7 @@ class CascadeSums(TilePass):
 
 def steps(ranges: Sequence[Range]) -> int:
     """Return the terms that each accumulator of a sum over `ranges` adds."""
-    return prod(-(-extent_hint(r) // r.tile) for r in ranges)
+    return prod(map(trip_count_hint, ranges))
 
 
 def result_of(sum_: Reduce) -> Expr:

@@ -148,57 +148,29 @@ def test_panels_of_two_loops_over_one_dimension() -> None:
 
 def test_reads_of_one_panel_share_it_whatever_loops_index_the_other_dimensions() -> None:
     """Taps of a transposed convolution, which phases read at constants or in loops around other taps."""
-    check_pass(
-        "pack",
-        before="""kernel @phases(in %x: f32[4, 8], const %w: f32[8, 32, 3], out %y: f32[32, 4, 3]) {
-          for %j in 0..32 tile 16 lanes 16 {
-            for %i in 0..4 {
-              %a = reduce add %r in 0..8 { yield %x[%i, %r] * %w[%r, %j, 0] }
-              store %a, %y[%j, %i, 0]
-            }
-          }
-          for %t in 0..2 {
-            for %k in 0..32 tile 16 lanes 16 {
-              for %l in 0..4 {
-                %b = reduce add %q in 0..8 { yield %x[%l, %q] * %w[%q, %k, %t + 1] }
-                store %b, %y[%k, %l, %t + 1]
-              }
-            }
-          }
-        }""",
-        after="""kernel @phases(in %x: f32[4, 8], const %w: f32[8, 32, 3]{2, 1/16, 0, 1%16}, out %y: f32[32, 4, 3]) {
-          for %j in 0..32 tile 16 lanes 16 {
-            for %i in 0..4 {
-              %a = reduce add %r in 0..8 { yield %x[%i, %r] * %w[%r, %j, 0] }
-              store %a, %y[%j, %i, 0]
-            }
-          }
-          for %t in 0..2 {
-            for %k in 0..32 tile 16 lanes 16 {
-              for %l in 0..4 {
-                %b = reduce add %q in 0..8 { yield %x[%l, %q] * %w[%q, %k, %t + 1] }
-                store %b, %y[%k, %l, %t + 1]
-              }
-            }
-          }
-        }""",
-    )
-    check_pass(
-        "pack",
-        before="""kernel @two(const %w: f32[32, 3, 5], out %y: f32[32, 3, 5], out %z: f32[5, 3, 32]) {
-          for %j in 0..32 tile 16 lanes 16 {
-            for %a in 0..3 { for %b in 0..5 { store %w[%j, %a, %b], %y[%j, %a, %b] } }
-          }
-          for %c in 0..5 {
-            for %k in 0..32 tile 16 lanes 16 { for %d in 0..3 { store %w[%k, %d, %c], %z[%c, %d, %k] } }
-          }
-        }""",
-        after="""kernel @two(const %w: f32[32, 3, 5]{0/16, 1, 2, 0%16}, out %y: f32[32, 3, 5], out %z: f32[5, 3, 32]) {
-          for %j in 0..32 tile 16 lanes 16 {
-            for %a in 0..3 { for %b in 0..5 { store %w[%j, %a, %b], %y[%j, %a, %b] } }
-          }
-          for %c in 0..5 {
-            for %k in 0..32 tile 16 lanes 16 { for %d in 0..3 { store %w[%k, %d, %c], %z[%c, %d, %k] } }
-          }
-        }""",
-    )
+    phases = """kernel @phases(in %x: f32[4, 8], const %w: f32[8, 32, 3]{layout}, out %y: f32[32, 4, 3]) {{
+      for %j in 0..32 tile 16 lanes 16 {{
+        for %i in 0..4 {{
+          %a = reduce add %r in 0..8 {{ yield %x[%i, %r] * %w[%r, %j, 0] }}
+          store %a, %y[%j, %i, 0]
+        }}
+      }}
+      for %t in 0..2 {{
+        for %k in 0..32 tile 16 lanes 16 {{
+          for %l in 0..4 {{
+            %b = reduce add %q in 0..8 {{ yield %x[%l, %q] * %w[%q, %k, %t + 1] }}
+            store %b, %y[%k, %l, %t + 1]
+          }}
+        }}
+      }}
+    }}"""
+    check_pass("pack", before=phases.format(layout=""), after=phases.format(layout="{2, 1/16, 0, 1%16}"))
+    two = """kernel @two(const %w: f32[32, 3, 5]{layout}, out %y: f32[32, 3, 5], out %z: f32[5, 3, 32]) {{
+      for %j in 0..32 tile 16 lanes 16 {{
+        for %a in 0..3 {{ for %b in 0..5 {{ store %w[%j, %a, %b], %y[%j, %a, %b] }} }}
+      }}
+      for %c in 0..5 {{
+        for %k in 0..32 tile 16 lanes 16 {{ for %d in 0..3 {{ store %w[%k, %d, %c], %z[%c, %d, %k] }} }}
+      }}
+    }}"""
+    check_pass("pack", before=two.format(layout=""), after=two.format(layout="{0/16, 1, 2, 0%16}"))
