@@ -1,4 +1,4 @@
-"""Peers that run the same model: PyTorch eager, Inductor (default and tuned), ONNX Runtime and OpenVINO."""
+"""Peers that run the same model: PyTorch eager, Inductor (default and tuned), zentorch, ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
@@ -62,6 +62,19 @@ def inductor_tuned(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
     return call
 
 
+def zentorch(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
+    """Compile with AMD's plugin of Inductor, which ZenDNN's products run in; its release is that of torch."""
+    import zentorch as plugin  # registers the backend
+
+    compiled = torch.compile(model, backend=plugin.__name__)
+
+    def call() -> object:
+        with torch.no_grad():
+            return compiled(*args)
+
+    return call
+
+
 @contextlib.contextmanager
 def onnx_file(model: nn.Module, args: Sequence[torch.Tensor]) -> Iterator[str]:
     """Export a model as ONNX, and remove the file at the end."""
@@ -113,6 +126,7 @@ PEERS: dict[str, Callable[[nn.Module, Sequence[torch.Tensor]], PeerCall]] = {
     "eager": eager,
     "Inductor": inductor,
     "Inductor tuned": inductor_tuned,
+    "zentorch": zentorch,
     "ONNX Runtime": onnxruntime,
     "OpenVINO": openvino,
 }

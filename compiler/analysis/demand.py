@@ -26,7 +26,7 @@ from compiler.ir.graph.structure import (
     position_variables,
 )
 from compiler.ir.scalar import PRIMITIVES
-from compiler.ir.symbolic.index_expr import Dim, var, variables
+from compiler.ir.symbolic.index_expr import Bounds, Dim, simplify, var, variables
 
 MAX_REQUESTS = 2000
 """Most requests in a group: each nested reduction over another dimension doubles them.  Bounds compile time: networks have 200."""
@@ -57,7 +57,8 @@ class Request:
 class Demand:
     """The requests within one group, given its root and the materialized nodes.
 
-    `index` is the position in the root, one variable or constant per dimension.
+    `index` is the position in the root, of variables within `bounds`: one for each dimension, or where the kernel runs the loops of
+    a value behind the root, an expression of several.
     Raises LoweringError if there are more than MAX_REQUESTS.
     """
 
@@ -65,6 +66,7 @@ class Demand:
     root: Node
     index: Position
     materialized: frozenset[Node] = frozenset()
+    bounds: Bounds = field(default_factory=dict)
     requests: dict[Node, list[Request]] = field(default_factory=dict)
     _count: int = 0
 
@@ -121,7 +123,7 @@ class Demand:
             outer = position_variables(index)
             loops, consumer = (*(v for v in loops if v in outer), *own), node
         for operand, position in elements:
-            self.add_request(operand, position, loops, consumer)
+            self.add_request(operand, tuple(simplify(d, self.bounds) for d in position), loops, consumer)
 
     def _fresh_var(self) -> str:
         self._count += 1
@@ -194,12 +196,17 @@ def is_cheap_index_expr(node: Node, operations: int = 2) -> bool:
 
 
 def solve_demand(
-    graph: Graph, root: Node, index: Position, machine: Machine, stored: frozenset[Node] = frozenset()
+    graph: Graph,
+    root: Node,
+    index: Position,
+    machine: Machine,
+    stored: frozenset[Node] = frozenset(),
+    bounds: Bounds | None = None,
 ) -> Demand:
     """Return the demand of a group after materializing `stored` nodes, and others from the last to the first until none is worth it."""
-    demand = Demand(graph, root, index, stored)
+    demand = Demand(graph, root, index, stored, bounds or {})
     while True:
         node = next((n for n in reversed(graph.nodes) if demand.should_materialize(n, machine)), None)
         if node is None:
             return demand
-        demand = Demand(graph, root, index, demand.materialized | {node})
+        demand = Demand(graph, root, index, demand.materialized | {node}, bounds or {})

@@ -68,6 +68,7 @@ class ContractionProblem:
     `sums`: accumulators of each result, more than one if the sum is part of others inside the lane loop; `column_sums`: those
     of all rows of a column, which another sum adds.
     `vector_registers`: those of each vector of the operand along lanes, two if several steps read parts of one word.
+    `row_operations`: operations of a step that bring a scalar to the lanes of a row's operand, which all vectors share.
     """
 
     columns: int
@@ -87,6 +88,7 @@ class ContractionProblem:
     sums: int = 1
     column_sums: int = 0
     vector_registers: int = 1
+    row_operations: int = 0
 
     def has_contiguous_rows(self, w: OperandWindow) -> bool:
         """Return True if neighbouring rows of `w` are at most a cache line per element of stride apart."""
@@ -106,14 +108,19 @@ def step_cycles(
     private_windows: Sequence[OperandWindow] = (),
     far_bytes: int = 0,
     operations: int = 1,
+    row_operations: int = 0,
 ) -> float:
     """Return the cycles of one reduction step of a tile.
 
-    `operations`: those of each accumulator.  `from_l2`: the vectors come from the second-level cache.  `far_bytes`: bytes per row and step that do too.
+    `operations`: those of each accumulator; `row_operations`: those of each row.  `from_l2`: the vectors come from the second-level cache.
+    `far_bytes`: bytes per row and step that do too.
     """
     fma = rows * registers / machine.fma_per_cycle
-    if operations > 1:  # a broadcast is then no operand of a multiply-add but an operation of its own
-        fma = max(fma, (rows * registers * operations + rows) / (machine.vector_unit_ratio * machine.fma_per_cycle))
+    if operations > 1 and not row_operations:
+        row_operations = 1  # a broadcast is then no operand of a multiply-add but an operation of its own
+    if row_operations:
+        own = rows * (registers * operations + row_operations)
+        fma = max(fma, own / (machine.vector_unit_ratio * machine.fma_per_cycle))
     vector_bytes = registers * machine.vector_bits / 8
     if private_windows:
         loads = registers + sum(w.loads(rows) for w in private_windows) * registers
@@ -171,7 +178,8 @@ def total_cycles(rows: int, problem: ContractionProblem, block: RegisterTile, ma
         for c, times_c in ((block.registers, full_c), (part_c, 1 if part_c else 0)):
             if times_r and times_c:
                 from_l2 = reloads_panels(c, problem, machine)
-                step = step_cycles(r, c, machine, from_l2, problem.private_windows, far_bytes, problem.operations)
+                own = problem.operations, problem.row_operations
+                step = step_cycles(r, c, machine, from_l2, problem.private_windows, far_bytes, *own)
                 total += times_r * times_c * (step + store_cycles(r, c, problem, machine) / max(1, problem.depth))
     return total * (1 + machine.partial_tile_penalty * (bool(part_r and full_r) + bool(part_c and full_c)))
 

@@ -118,6 +118,7 @@ def with_rows(
         lane_stride=lane_stride,
         results_per_column=dim_hint(product(r.extent for r in interleaved_loops)),
         operations=step_operations(table, s, lane, row, machine),
+        row_operations=TRANSFER_OPERATIONS * packed_scalars(table, s, lane),
     )
     return problem, interleaved_loops
 
@@ -137,6 +138,17 @@ def step_operations(table: Accesses, s: Reduce, lane: Range, row: Range, machine
     own = sum(operation_cost(e.primitive, machine) * register_count(e.dtype, lane, machine) for e in calls)
     combined = operation_cost(s.op, machine) * register_count(s.value.dtype, lane, machine)
     return max(1, own if adds_products(s) else own + combined)
+
+
+TRANSFER_OPERATIONS = 2
+"""Vector operations that bring a general register to all lanes: a move and a broadcast."""
+
+
+def packed_scalars(table: Accesses, s: Reduce, lane: Range) -> int:
+    """Count the operands that a step of `s` packs from elements which lie apart, the same for all lanes."""
+    values = (*(t.value for t in s.body if isinstance(t, Let)), s.value)
+    packs = (e for value in values for e in value.calls if e.primitive == "pack")
+    return sum(lane.var not in table.varying_loops(e) for e in packs)
 
 
 def register_count(dtype: DType, lane: Range, machine: Machine) -> int:

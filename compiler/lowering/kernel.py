@@ -16,8 +16,6 @@ from compiler.analysis.index_sets import tighten_ranges
 from compiler.analysis.reduction_domains import split_points
 from compiler.analysis.store_domains import (
     StoreDomain,
-    is_bijective_view,
-    is_invertible_view,
     map_through_views,
     split_store_domain,
     with_unrolled_dims,
@@ -57,6 +55,7 @@ from compiler.lowering.further_results import further_result, row_results
 from compiler.lowering.loop_nest_builder import LoopNestBuilder
 from compiler.lowering.scan import find_sequential_loop, lower_scan_step, orient_for_scans
 from compiler.lowering.scatter import lower_scatter
+from compiler.lowering.store_chain import skip_trailing_views, store_chain
 
 
 def lower_kernel(graph: Graph, name: str, machine: Machine = AVX512) -> Kernel:
@@ -84,8 +83,8 @@ class KernelLowering:
     def run(self) -> Kernel:
         """Lower the group and return its kernel."""
         target = self.graph.outputs[0]
-        self.root = self.skip_trailing_views(target)
-        self.store_chain = self.chain_to_constant_linear(self.root) or [self.root]
+        self.root = skip_trailing_views(self.graph, target)
+        self.store_chain = store_chain(self.graph, self.root)
         self.in_constant_linear = False
         self.materializing: Node | None = None  # the node whose buffer is being filled
         self.sequential_loop: str | None = None  # the loop that scans walk in order
@@ -114,12 +113,12 @@ class KernelLowering:
         self.extents = {str(d): size for d, size in zip(index, extents, strict=True) if not isinstance(d, int)}
         if self.store_chain == [self.root]:
             index = orient_for_scans(self.graph, self.root, index)
-        chain, bounds = self.store_chain, self.nest.bounds
+        chain, bounds = self.store_chain, {r.var: (r.lo, r.hi - 1) for r in ranges}
         positions = [map_through_views(chain, with_unrolled_dims(p, index), bounds)[0] for p in domain.points]
         index = positions[0]
-        self.demand = solve_demand(self.graph, self.root, index, self.machine)
+        self.demand = solve_demand(self.graph, self.root, index, self.machine, bounds=bounds)
         if rows := row_results(self):
-            self.demand = solve_demand(self.graph, self.root, index, self.machine, rows)
+            self.demand = solve_demand(self.graph, self.root, index, self.machine, rows, bounds)
         self.sequential_loop = find_sequential_loop(self.demand)
         shared = set(self.demand.shared_loops) - {self.sequential_loop}
         ordered = [r for r in ranges if r.var in shared] + [r for r in ranges if r.var not in shared]
@@ -141,33 +140,6 @@ class KernelLowering:
         self.nest.emit_loops(outer, True, lambda: self.nest.emit_loops(inner, False, fill))
 
     # outputs
-
-    def skip_trailing_views(self, node: Node) -> Node:
-        """Return the node behind the bijective views ending in `node`; its loops are run and stored through the views."""
-        while is_invertible_view(node) and is_bijective_view(node) and self.is_single_use(node.operands[0]):
-            node = node.operands[0]
-        return node
-
-    def is_single_use(self, node: Node) -> bool:
-        """Return True if the kernel computes `node` and exactly one node uses it."""
-        is_single = len(self.graph.users[node]) == 1 and node not in self.graph.outputs
-        return is_single and not isinstance(node.structure, Leaf)
-
-    def chain_to_constant_linear(self, node: Node) -> list[Node] | None:
-        """Return the path from `node` to a constant linear map through invertible views and elementwise ops, or None.
-
-        The kernel then runs the loops of that map and stores through the path.
-        """
-        s = node.structure
-        if isinstance(s, ConstantLinear):
-            return [node]
-        through = isinstance(s, Elementwise) or is_invertible_view(node)
-        for o in node.operands if through else ():
-            if self.is_single_use(o) and (isinstance(s, IndexMap) or o.shape == node.shape):
-                chain = self.chain_to_constant_linear(o)
-                if chain is not None:
-                    return [node, *chain]
-        return None
 
     def output_position(self, target: Node, index: Position) -> Position:
         """Return the position of element `index` of the root in the output `target`, through the views between them."""

@@ -42,3 +42,14 @@ def test_one_instruction_permutes_bytes() -> None:
     for target in (base, replace(base, features=f"{base.features},+avx512vbmi")):
         assembly = emit_assembly(emit_kernel(parse_kernel(text), target), target)
         assert ("vpermb" in assembly) == target.has_feature("avx512vbmi") == ("vpunpcklbw" not in assembly)
+
+
+def test_scalars_are_joined_by_shifts() -> None:
+    """A broadcast follows; LLVM would insert scalars into each lane of a vector."""
+    target = target_by_name("x86-64-v4")
+    assert isinstance(target, CPUTarget)
+    text = """kernel @k(in %x: bf16[2, 30], out %y: bf16x2[16, 30]) {
+      for %i in 0..30 { for %j in 0..16 tile 16 lanes 16 { store pack<bf16x2>(%x[0, %i], %x[1, %i]), %y[%j, %i] } } }"""
+    assembly = emit_assembly(emit_kernel(parse_kernel(text), target), target)
+    assert "vpinsrw" not in assembly
+    assert "vpbroadcastd" in assembly

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from compiler.analysis.accesses import Accesses
 from compiler.cost.contraction import (
     ContractionProblem,
     OperandWindow,
@@ -20,7 +21,10 @@ from compiler.cost.contraction import (
     store_cycles,
     total_cycles,
 )
+from compiler.cost.contraction_nest import packed_scalars
 from compiler.cost.machine import AVX2, AVX512, Machine, shipped_machine
+from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.tile.kernel import Reduce, walk
 
 
 @pytest.mark.parametrize(
@@ -45,6 +49,23 @@ def test_operands_that_each_accumulator_reads_cost_loads() -> None:
     machine = Machine(loads_per_cycle=1)
     assert step_cycles(4, 2, machine, private_windows=[OperandWindow()]) == pytest.approx(2 + 8 + AVX512.loop_overhead)
     assert step_cycles(4, 2, machine) == pytest.approx(2 * 2 + 4 * machine.loads_per_broadcast + AVX512.loop_overhead)
+
+
+def test_scalars_that_rows_bring_to_lanes_take_operations() -> None:
+    """A move and a broadcast for each row beside its multiply-adds, in units that do two operations for one multiply-add."""
+    machine = Machine(fma_per_cycle=1, vector_unit_ratio=2.0)
+    assert step_cycles(13, 1, machine, row_operations=2) == pytest.approx(13 * 3 / 2 + machine.loop_overhead)
+    assert step_cycles(6, 3, machine, row_operations=2) == pytest.approx(6 * 3 + machine.loop_overhead)
+    text = """kernel @k(in %x: bf16[8, 78], const %w: bf16x2[48, 4], out %y: f32[48, 78]) {
+      for %j in 0..48 tile 16 lanes 16 { for %i in 0..78 {
+        %s = reduce add %k in 0..4 { yield dot<f32>(OPERAND, %w[%j, %k]) }
+        store %s, %y[%j, %i] } } }"""
+    counts = []
+    for operand in ("pack<bf16x2>(%x[%k*2, %i], %x[%k*2 + 1, %i])", "pack<bf16x2>(%x[%k*2, %j], %x[%k*2 + 1, %j])"):
+        table = Accesses(parse_kernel(text.replace("OPERAND", operand).replace("bf16[8, 78]", "bf16[8, 96]")))
+        (s,) = (s for s in walk(table.kernel.body) if isinstance(s, Reduce))
+        counts.append(packed_scalars(table, s, table.loops["j"][0]))
+    assert counts == [1, 0]
 
 
 def test_what_comes_from_the_second_level_is_not_quite_hidden() -> None:

@@ -21,10 +21,10 @@ def emit_pack(b: IRBuilder, packed: DType, values: Sequence[str], lanes: int) ->
     One instruction permutes the bytes of a whole vector where the CPU has it; else vectors are interleaved.
     """
     assert packed.element is not None
-    code, count, width = f"i{packed.element.bits}", packed.count, max(lanes, 1)
-    source, target = llvm_type(packed.element, width), f"<{width} x {code}>"
     if not lanes:
-        values = [b.emit(f"insertelement {source} poison, {llvm_type(packed.element)} {x}, i64 0") for x in values]
+        return _pack_scalars(b, packed, packed.element, values)
+    code, count, width = f"i{packed.element.bits}", packed.count, lanes
+    source, target = llvm_type(packed.element, width), f"<{width} x {code}>"
     codes = [x if source == target else b.emit(f"bitcast {source} {x} to {target}") for x in values]
     whole, order = f"<{count * width} x {code}>", [k * width + lane for lane in range(width) for k in range(count)]
     joined = concat_vectors(b, codes, code, width)
@@ -37,3 +37,16 @@ def emit_pack(b: IRBuilder, packed: DType, values: Sequence[str], lanes: int) ->
     else:
         joined = shuffle(b, joined, "poison", code, len(order), order)
     return b.emit(f"bitcast {whole} {joined} to {llvm_type(packed, lanes)}")
+
+
+def _pack_scalars(b: IRBuilder, packed: DType, element: DType, values: Sequence[str]) -> str:
+    """Return one packed element, joined by shifts: LLVM would insert scalars into all lanes of a vector, one by one."""
+    source, code, word = llvm_type(element), f"i{element.bits}", f"i{packed.bits}"
+    total = ""
+    for k, x in enumerate(values):
+        x = x if source == code else b.emit(f"bitcast {source} {x} to {code}")
+        x = b.emit(f"zext {code} {x} to {word}")
+        x = b.emit(f"shl {word} {x}, {k * element.bits}") if k else x
+        total = b.emit(f"or {word} {total}, {x}") if total else x
+    target = llvm_type(packed)
+    return total if target == word else b.emit(f"bitcast {word} {total} to {target}")
