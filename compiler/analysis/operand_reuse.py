@@ -55,10 +55,17 @@ class ContractionReuse:
         return len(self.batch_loops) < len(self.panel_loops)
 
 
-def match_contraction_reuse(table: Accesses, nest: Sequence[For]) -> ContractionReuse | None:
-    """Return the reuse in a nest with contractions directly inside; None if one of them has no operand for panels."""
+def match_contraction_reuse(table: Accesses, nest: Sequence[For], lanes: int = 1) -> ContractionReuse | None:
+    """Return the reuse in a nest with contractions directly inside; None if one of them has no operand for panels.
+
+    Panels of arguments lie along the innermost loop, but where lanes can only follow results, as in windows of a few terms, along the
+    innermost one of at least `lanes` iterations.
+    """
     contractions = [s for s in nest[-1].body if is_contraction(s)]
-    panels = [w for s in contractions if (w := panel_operand(table, s, nest[-1].range.var)) is not None]
+    follow_results = all(dim_hint(s.ranges[-1].extent, lanes) < lanes for s in contractions)
+    long_loops = (f for f in reversed(nest) if follow_results and dim_hint(f.range.extent, lanes) >= lanes)
+    columns = next(long_loops, nest[-1])
+    panels = [w for s in contractions if (w := panel_operand(table, s, columns.range.var)) is not None]
     if not contractions or len(panels) < len(contractions):
         return None
     reads = [a for s in contractions for a in table.loads_of(s)]
@@ -84,11 +91,11 @@ def match_contraction_reuse(table: Accesses, nest: Sequence[For]) -> Contraction
     )
 
 
-def panel_operand(table: Accesses, s: Reduce, last: str) -> Access | None:
-    """Return the operand whose panels stay in L1: a constant, else one that depends on loop `last`, or None."""
+def panel_operand(table: Accesses, s: Reduce, columns: str) -> Access | None:
+    """Return the operand whose panels stay in L1: a constant, else one that depends on loop `columns`, or None."""
     reads = table.loads_of(s)
     constant = next((a for a in reads if table.roles[a.buffer] == "const"), None)
-    return constant or next((a for a in reads if table.depends_on(a, last)), None)
+    return constant or next((a for a in reads if table.depends_on(a, columns)), None)
 
 
 def reread_bytes(kernel: Kernel) -> int:

@@ -117,7 +117,7 @@ class CacheBlocking(TilePass):
         nest, table = perfect_nest(ir.body), context.accesses(ir)
         if len(nest) < 2 or not all(f.parallel for f in nest):
             return ir.body
-        reuse = match_contraction_reuse(table, nest)
+        reuse = match_contraction_reuse(table, nest, context.machine.lanes(32))
         if reuse is None or not reuse.has_reuse or streams_results(table, reuse, context.machine):
             return ir.body
         fractions = (self.cache_fraction * f for f in (0.25, 0.5, 1.5, 4.0))

@@ -60,7 +60,12 @@ class CacheOperand(TilePass):
         """
         reads = [a for a in table.all if isinstance(a.consumer, Reduce) and a.consumer.name == s.name]
         copies = [copy for a in reads if (copy := self.operand_copy(table, a, s, machine))]
-        return min(copies, key=lambda c: (c.is_along_sum(table), c.moved_elements(table)), default=None)
+        lanes = {id(c): machine.lanes(8 * table.types[c.read.buffer].dtype.bytes) for c in copies}
+
+        def order(c: OperandCopy) -> tuple[bool, bool, int]:
+            return c.is_along_sum(table), dim_hint(c.lane.extent, 0) < lanes[id(c)], c.moved_elements(table)
+
+        return min(copies, key=order, default=None)
 
     def with_panels(self, ir: Kernel, copy: OperandCopy, context: Context) -> Kernel:
         """Split the lane loop into panels of register tiles, with the loop that rereads the operand inside.
@@ -115,7 +120,9 @@ class CacheOperand(TilePass):
             return None
         enclosing_loops = [r for r in a.loops if r not in s.ranges]
         loops = [r for r in enclosing_loops if isinstance(table.loops[r.var][1], For)]
-        reuse_loops = [r for r in loops if not table.depends_on(a, r.var) and dim_hint(r.extent, 0) >= self.min_reuse]
+        rereading = [r for r in enclosing_loops if not table.depends_on(a, r.var)]
+        steps = {r.var: prod(dim_hint(x.extent, 0) for x in rereading[k:]) for k, r in enumerate(rereading)}
+        reuse_loops = [r for r in loops if steps.get(r.var, 0) >= self.min_reuse]
         dependent_loops = [r for r in enclosing_loops if table.depends_on(a, r.var)]
         strided_loops = [r for r in dependent_loops if table.stride(a, r.var) not in (0, 1)]
         if not reuse_loops or not strided_loops:

@@ -43,7 +43,7 @@ class Reorder(TilePass):
         if len(nest) < 2 or not all(f.parallel for f in nest):
             return ir.body
         if any(is_contraction(s) for s in tile.walk(nest[-1].body)):
-            reuse = match_contraction_reuse(table, nest)
+            reuse = match_contraction_reuse(table, nest, context.machine.lanes(32))
             if reuse is None or (reuse.has_reuse and not streams_results(table, reuse, context.machine)):
                 return ir.body
         order, why = self.stride_order(table, nest, context.machine)

@@ -286,7 +286,39 @@ def test_rows_that_fit_in_no_block_go_inside_whole() -> None:
 
 def test_without_a_constant_the_operand_of_the_inner_loop_counts() -> None:
     check_pass(
-        "cache-blocking", before=matmul((ROWS, COLUMNS), "in"), after=matmul((COLUMNS, ROWS), "in"), idempotent=False
+        "cache-blocking",
+        before=matmul((ROWS, COLUMNS), "in"),
+        after=matmul((COLUMNS, ROWS), "in"),
+        idempotent=False,
+        machine=Machine(vector_bits=64),
+    )
+
+
+def test_lanes_need_a_long_loop_where_a_window_is_short() -> None:
+    """The weights of 32 channels, not the four columns of an image, lie in panels; three taps in a row hold no lanes."""
+    product = (
+        "%s = reduce add %r in 0..8, %t in TAPS { yield %x[%r, %j*2 + %t] * %w[%i, %r, %t] }  store %s, %y[%i, %j]"
+    )
+    params = "in %x: f32[8, 40], in %w: f32[32, 8, 24], out %y: f32[32, 4]"
+
+    def nest(taps: str, *loops: str) -> str:
+        text = f"{' '.join(f'parallel {loop} {{' for loop in loops)} {product} {'}' * len(loops)}"
+        return kernel(text.replace("TAPS", taps), params)
+
+    channels, columns = "%i in 0..32", "%j in 0..4"
+    check_pass(
+        "cache-blocking",
+        before=nest("0..3", columns, channels),
+        after=nest("0..3", channels, columns),
+        machine=ALONE,
+        idempotent=False,
+    )
+    check_pass(
+        "cache-blocking",
+        before=nest("0..24", channels, columns),
+        after=nest("0..24", columns, channels),
+        machine=ALONE,
+        idempotent=False,
     )
 
 

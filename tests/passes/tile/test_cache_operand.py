@@ -321,3 +321,28 @@ def test_operands_of_bound_values_are_copied() -> None:
         "{ yield %x[%h, %i, %r] * %w[%h, %j, %r] }", distance.replace("SECOND", "%t[%r, %j]")
     )
     check_pass("cache-operand", before=before, after=after, remark="%w cached transposed per %i")
+
+
+def image(columns: str, w: str, copy: str = "") -> str:
+    """A convolution with weights that are arguments, whose channels lie apart; rows of the image are shorter than a vector."""
+    return f"""kernel @k(in %x: f32[2, 8, 8], in %w: f32[17, 2, 2], out %y: f32[17, 4, {columns}]) {{
+      {copy} for %i in 0..4 {{ for %j in 0..{columns} {{ for %c in 0..17 {{
+        %s = reduce add %r in 0..2, %a in 0..2 {{ yield %x[%r, %i*2, %j*2 + %a] * {w} }}
+        store %s, %y[%c, %i, %j]
+      }} }} }}
+    }}"""
+
+
+COPIED = """local %t: f32[2, 2, 17]
+  for %u in 0..2 { for %v in 0..2 { for %d in 0..17 { store %w[%d, %u, %v], %t[%u, %v, %d] } } }"""
+
+
+def test_several_short_loops_reread_an_operand_often() -> None:
+    """Four rows of four results are sixteen."""
+    check_pass(
+        "cache-operand",
+        before=image("4", "%w[%c, %r, %a]"),
+        after=image("4", "%t[%r, %a, %c]", COPIED),
+        remark="%w cached transposed per %i",
+    )
+    check_pass("cache-operand{min-reuse=18}", unchanged=image("4", "%w[%c, %r, %a]"))
