@@ -40,7 +40,7 @@ class Canonicalize(GraphPass):
 
     %t = permute %x {dims=[1, 0]}   %u = permute %t {dims=[1, 0]}   %y = exp %u   ->   %y = exp %x
 
-    Identities are x * 1, neg(neg(x)), casts to the same type, views that cancel, and pads by nothing.  Parts of one tensor
+    Identities are x * 1, neg(neg(x)), casts to the same type, views that cancel, reductions of single elements, and pads by nothing.  Parts of one tensor
     that are concatenated become a view of it.
     """
 
@@ -171,6 +171,22 @@ def empty_tensor(n: Node) -> Node | None:
     return replace(ops.full(n.shape, 0, n.dtype), name=n.name, loc=n.loc)
 
 
+def reduction_of_single_elements(n: Node) -> Node | None:
+    """Replace a reduction over dimensions of size 1 by a view: amax(x: [1, 5]) {dims=[0]} -> reshape(x)
+
+    A sum begins with 0.0, which turns -0.0 into 0.0.
+    """
+    if not is_plain_reduction(n):
+        return None
+    assert isinstance(n.structure, Reduction)
+    if any(extent != 1 for extent in n.structure.domain(n).extents):
+        return None
+    (x,) = n.operands
+    value = x if x.shape == n.shape else ops.reshape(x, shape=n.shape)
+    value = ops.add(value, 0.0) if n.structure.combine == "add" and n.dtype.is_float else value
+    return value if value is x else replace(value, name=n.name, loc=n.loc)
+
+
 def sum_in_32_bits(n: Node) -> Node | None:
     """Add narrow integers in i32 where no sum exceeds it, and widen the sum: sum(cast<i64>(x < y)) -> cast<i64>(sum(cast<i32>(x < y)))"""
     if not is_plain_reduction(n) or n.dtype != i64 or not is_cast(n.operands[0]):
@@ -191,5 +207,6 @@ RULES: tuple[Callable[[Node], Node | None], ...] = (
     parts_of_a_tensor,
     view_identity,
     empty_tensor,
+    reduction_of_single_elements,
     sum_in_32_bits,
 )

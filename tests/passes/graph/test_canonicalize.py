@@ -36,6 +36,18 @@ IDENTITIES = {
     "reshape to the same, symbolic": (
         "graph(%x: f32[n, 6]) { %y = reshape %x {shape=[n, 6]}  return %y }", "graph(%x: f32[n, 6]) { return %x }",
     ),
+    "the maximum of one row": (
+        "graph(%x: f32[1, 6]) { %y = amax %x {dims=[0]}  return %y }",
+        "graph(%x: f32[1, 6]) { %y = reshape %x {shape=[6]}  return %y }",
+    ),
+    "the sum of one row, which begins with 0.0": (
+        "graph(%x: f32[n, 1]) { %y = sum %x {dims=[1], keepdim=true}  return %y }",
+        "graph(%x: f32[n, 1]) { %y = add %x, 0.0  return %y }",
+    ),
+    "the sum of one integer": (
+        "graph(%x: i64[6, 1]) { %s = sum %x {dims=[1], keepdim=true}  %y = mul %s, 3  return %y }",
+        "graph(%x: i64[6, 1]) { %y = mul %x, 3  return %y }",
+    ),
     "constants to the right": (
         "graph(%x: f32[4]) { %y = add 2.0, %x  return %y }", "graph(%x: f32[4]) { %y = add %x, 2.0  return %y }",
     ),
@@ -56,6 +68,7 @@ UNSAFE = {
     "a rule of two widths, seen in half types": "graph(%x: bf16[4]) { %y = lgamma %x  return %y }",
     "a narrow cast rounds": "graph(%x: f32[4]) { %a = cast %x {dtype=bf16}  %y = cast %a {dtype=f32}  return %y }",
     "an integer may not fit a float": "graph(%x: i64[4]) { %a = cast %x {dtype=f32}  %y = cast %a {dtype=i64}  return %y }",
+    "a maximum of two rows": "graph(%x: f32[2, 6]) { %y = amax %x {dims=[0]}  return %y }",
     "one transpose": "graph(%x: f32[3, 3]) { %y = permute %x {dims=[1, 0]}  return %y }",
 }
 
