@@ -58,7 +58,7 @@ class ContractionProblem:
 
     `private_windows`: operands that each accumulator reads privately.
     `row_stride`: bytes between rows of the shared operand, 0 if unknown; `element_bytes`: size of its elements.
-    `taps_overlap`: unrolled taps of a row read elements of other rows.
+    `tap_windows`: elements that unrolled taps of rows read, of which rows may share some.
     `row_unit`: rows of a tile are a multiple of it, because loops inside are tiled whole.
     `lane_stride`: bytes between results of neighbouring lanes if those of rows are contiguous; 0 if those of lanes are.
     `results_per_column`: contiguous results that a row has per column, each in a vector of its own.
@@ -78,7 +78,7 @@ class ContractionProblem:
     private_windows: tuple[OperandWindow, ...] = ()
     row_stride: int = 0
     element_bytes: int = 4
-    taps_overlap: bool = False
+    tap_windows: tuple[OperandWindow, ...] = ()
     row_unit: int = 1
     lane_stride: int = 0
     results_per_column: int = 1
@@ -93,6 +93,10 @@ class ContractionProblem:
     def has_contiguous_rows(self, w: OperandWindow) -> bool:
         """Return True if neighbouring rows of `w` are at most a cache line per element of stride apart."""
         return 0 < self.row_stride <= CACHE_LINE_BYTES * w.stride
+
+    def taps_overlap(self, rows: int) -> bool:
+        """Return True if unrolled taps of one of `rows` rows read elements of other rows."""
+        return any(w.positions(rows) < rows * w.taps for w in self.tap_windows)
 
     @property
     def column_vectors(self) -> int:
@@ -281,7 +285,7 @@ def fits_registers(block: RegisterTile, problem: ContractionProblem, machine: Ma
     windows = problem.private_windows
     hides_latency = bool(windows) and block.rows * block.registers > machine.fma_per_cycle * machine.fma_latency
     contiguous = [problem.has_contiguous_rows(w) for w in windows]
-    broadcasts = 0 if any(contiguous) else max(2, block.rows if problem.taps_overlap else 0)
+    broadcasts = 0 if any(contiguous) else max(2, block.rows if problem.taps_overlap(block.rows) else 0)
     per_vector = block.rows * problem.sums + problem.column_sums + problem.vector_registers
     for w, c in zip(windows, contiguous, strict=True):
         per_vector += w.live_registers(block.rows, c) if hides_latency else block.rows

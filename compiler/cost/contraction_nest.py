@@ -114,7 +114,7 @@ def with_rows(
         private_windows=windows,
         row_stride=row_stride_bytes(table, reads, row.var, lane),
         element_bytes=max(table.types[a.buffer].dtype.bytes for a in reads if table.depends_on(a, row.var)),
-        taps_overlap=not windows and has_overlapping_taps(table, reads, row, s, machine.max_unrolled_steps),
+        tap_windows=() if windows else tap_windows(table, reads, row, s, machine.max_unrolled_steps),
         lane_stride=lane_stride,
         results_per_column=dim_hint(product(r.extent for r in interleaved_loops)),
         operations=step_operations(table, s, lane, row, machine),
@@ -185,12 +185,13 @@ def transposed_store_strides(table: Accesses, lane: Range, row: Range) -> tuple[
     return lane_stride, interleaved_loops
 
 
-def has_overlapping_taps(table: Accesses, reads: list[Access], row: Range, s: Reduce, max_steps: int) -> bool:
-    """Return True if taps of a reduction that is unrolled for up to `max_steps` read elements of adjacent rows."""
+def tap_windows(
+    table: Accesses, reads: list[Access], row: Range, s: Reduce, max_steps: int
+) -> tuple[OperandWindow, ...]:
+    """Return the windows in which taps of a reduction that is unrolled for up to `max_steps` read the operands of rows."""
     if dim_hint(s.ranges[-1].extent) > max_steps:
-        return False
-    windows = (operand_window(table, a, row.var, s.ranges[-1]) for a in reads if table.depends_on(a, row.var))
-    return any(w.positions(2) < 2 * w.taps for w in windows)
+        return ()
+    return tuple(operand_window(table, a, row.var, s.ranges[-1]) for a in reads if table.depends_on(a, row.var))
 
 
 def private_windows(table: Accesses, reads: list[Access], row: Range, last: Range) -> tuple[OperandWindow, ...]:

@@ -113,7 +113,10 @@ def test_broadcasts_wait_for_the_taps_of_other_rows(rows: int, registers: int, w
     """Ten rows of two: 20 sums, two vectors and ten broadcasts."""
     shape = ContractionProblem(columns=64, lanes=16, depth=9, multiply_adds=1)
     assert fits_registers(RegisterTile(rows, registers), shape, AVX512)
-    assert fits_registers(RegisterTile(rows, registers), replace(shape, taps_overlap=True), AVX512) == waiting
+    assert (
+        fits_registers(RegisterTile(rows, registers), replace(shape, tap_windows=(OperandWindow(1, 3),)), AVX512)
+        == waiting
+    )
 
 
 def test_fourteen_rows_suit_images_of_fourteen() -> None:

@@ -231,7 +231,12 @@ class Tile(TilePass):
         ->  parallel %g tile 2 { parallel %h tile 4 { for %j tile 32 lanes 16 { ...
         """
         row, problem = nest.row, nest.problem
-        if row is None or not isinstance(row.extent, int) or problem.private_windows or problem.taps_overlap:
+        if (
+            row is None
+            or not isinstance(row.extent, int)
+            or problem.private_windows
+            or problem.taps_overlap(machine.registers)
+        ):
             return None
         if nest.sums_rows or best_tiles(nest.rows, [problem], machine)[0].rows < nest.rows:
             return None

@@ -305,7 +305,7 @@ def test_rows_of_a_loop_that_holds_other_rows_are_not_taken_together() -> None:
 
 def pixels(channels: int, taps: int, first: str, i: str = "", j: str = " tile 16") -> str:
     """14 results of a convolution with 32 channels over eight of its image's; this is read at `first`."""
-    return f"""kernel @k(in %x: f32[56, {channels}], const %w: f32[32, {taps}, 8], out %y: f32[14, 32]) {{
+    return f"""kernel @k(in %x: f32[57, {channels}], const %w: f32[32, {taps}, 8], out %y: f32[14, 32]) {{
       parallel %j in 0..32{j} lanes 16 {{ parallel %i in 0..14{i} {{
         %s = reduce add %k in 0..8, %t in 0..{taps} {{ yield %x[{first}, %k] * %w[%j, %t, %k] }}
         store %s, %y[%i, %j]
@@ -315,9 +315,10 @@ def pixels(channels: int, taps: int, first: str, i: str = "", j: str = " tile 16
 @pytest.mark.parametrize(
     ("channels", "taps", "first", "rows"),
     [
-        (512, 3, "%i*2 + %t*14", 7),  # 4096 bytes apart
-        (256, 3, "%i*2 + %t*14", 14),  # 2048 bytes: half in each of two sets
+        (512, 3, "%i*2 + %t*15", 7),  # 4096 bytes apart
+        (256, 3, "%i*2 + %t*15", 14),  # 2048 bytes: half in each of two sets
         (256, 3, "%i + %t", 7),  # the taps written out meet places of other rows
+        (256, 3, "%i*2 + %t*14", 7),  # those of every seventh
         (256, 10, "%i + %t", 14),  # those of a loop do not wait
     ],
 )
