@@ -168,6 +168,8 @@ class GroupSearch:
                 why, lost = fused_cost, machine.round_trip_seconds(hinted_bytes(n))
             elif (not as_output or is_larger(n, g.root)) and self.is_cheaper_as_epilogue(n, g, fused_group, fused_cost):
                 why, lost = "cheaper where its operand is computed", 0.0
+            elif self.is_cheaper_with_rows(n, g, fused_group, fused_cost):
+                why, lost = "cheaper with the rows that it reads", 0.0
             elif (
                 fused_cost > TIE * (g.cost + self.least_cost(n))
                 and fused_cost > TIE * (separate_cost := g.cost + self.standalone_cost([n, *more]))
@@ -206,6 +208,21 @@ class GroupSearch:
             return False
         inside = self.cost(replace(fused, members=g.members | set(chain)))
         return isinstance(inside, str) or inside > TIE * (g.cost + epilogue)
+
+    def is_cheaper_with_rows(self, n: Node, g: Group, fused: Group, fused_cost: float) -> bool:
+        """Return True if `n` is cheaper in a kernel with the reduced rows that it multiplies, as attention is, than in `g`, which they cannot join."""
+        if not isinstance(n.structure, Reduction) or len(n.operands) < 2:
+            return False
+        producers = frozenset(self.plain_producers(n, Group(n, {n})))
+        root = next((o for o in n.operands if o in producers and isinstance(o.structure, Elementwise)), None)
+        rows = set(preorder([root], producers)) & producers if root else set()
+        if root is None or not any(isinstance(m.structure, Reduction) for m in rows):
+            return False
+        apart, together = self.cost(Group(root, rows)), self.cost(Group(n, {n, *rows}))
+        if isinstance(apart, str) or isinstance(together, str) or g.cost + together >= fused_cost + apart:
+            return False
+        inside = self.cost(replace(fused, members=fused.members | rows))
+        return isinstance(inside, str) or inside > TIE * (g.cost + together)
 
     def shared_operand(self, n: Node) -> list[Node]:
         """Return a reduction, its operand that others read too, and elementwise values only that is computed from; else []."""
