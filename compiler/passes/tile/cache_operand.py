@@ -28,8 +28,8 @@ class CacheOperand(TilePass):
     ->  local %t  for %r { for %j { store k[%j, %r], %t[%r, %j] } }
         for %i { for %j { reduce %r { x[%i, %r] * %t[%r, %j] } } }
 
-    Applies if the operand is contiguous along the reduction, so that lanes would gather, and is reread in a loop (%i) of
-    at least `min_reuse` steps that it does not depend on.  So it does if the operand is contiguous along no loop that can have
+    Applies if the operand is contiguous along the reduction, so that lanes would gather, and is reread in loops (%i) of
+    at least `min_reuse` steps in all that it does not depend on.  So it does if the operand is contiguous along no loop that can have
     lanes, as heads innermost in memory, and more than two register tiles reread it.  An operand that alone lies across the sum is
     copied along it, if lanes along results would gather.  The copy has at most `max_elements`.  Constants are excluded, because `pack`
     reorders them at compile time.
@@ -56,14 +56,15 @@ class CacheOperand(TilePass):
     def cheapest_copy(self, table: Accesses, s: Reduce, machine: Machine) -> OperandCopy | None:
         """Return the copy of an operand of `s` that moves the fewest elements; results across lanes are moved as well.
 
-        An operand that is contiguous along no loop comes first: without a copy, each of its elements takes a line.
+        An operand that is contiguous along no loop comes first: without a copy, each of its elements takes a line.  Then come those
+        for lanes along a loop that fills a vector.
         """
         reads = [a for a in table.all if isinstance(a.consumer, Reduce) and a.consumer.name == s.name]
         copies = [copy for a in reads if (copy := self.operand_copy(table, a, s, machine))]
-        lanes = {id(c): machine.lanes(8 * table.types[c.read.buffer].dtype.bytes) for c in copies}
 
         def order(c: OperandCopy) -> tuple[bool, bool, int]:
-            return c.is_along_sum(table), dim_hint(c.lane.extent, 0) < lanes[id(c)], c.moved_elements(table)
+            lanes = machine.lanes(8 * table.types[c.read.buffer].dtype.bytes)
+            return c.is_along_sum(table), dim_hint(c.lane.extent, 0) < lanes, c.moved_elements(table)
 
         return min(copies, key=order, default=None)
 
