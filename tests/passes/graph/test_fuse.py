@@ -98,21 +98,6 @@ def test_a_contraction_takes_its_epilogue_and_views() -> None:
     assert kernels(text) == [["permute", "matmul", "add", "relu"]]
 
 
-def test_attention_is_one_kernel() -> None:
-    text = """graph(%q: f32[2, 64, 16], %k: f32[2, 64, 16], %v: f32[2, 64, 16]) {
-      %y = attention %q, %k, %v {scale=0.25}  return %y }"""
-    assert len(kernels(text, "decompose,fuse")) == 1
-
-
-def test_attention_stays_one_kernel_before_a_reduction_of_its_results() -> None:
-    """The last product alone would fit the reduction, but then the weights of each row are written and read again."""
-    text = """graph(%q: f32[8, 320, 64], %k: f32[8, 656, 64], %v: f32[8, 656, 64]) {
-      %a = attention %q, %k, %v {scale=0.25}  %y = amax %a {dims=[0]}  return %y }"""
-    rows, last = kernels(text, "decompose,fuse")
-    assert rows.count("matmul") == 2
-    assert last == ["amax"]
-
-
 def test_a_large_operand_is_not_read_again_for_every_block_of_rows() -> None:
     text = """graph(%x: f32[64, 512], %w: f32[512, 512]) {
       %m = amax %x {dims=[1], keepdim=true}  %d = sub %x, %m  %e = exp %d  %y = matmul %e, %w  return %y }"""
