@@ -376,6 +376,13 @@ def test_reads_as_if_written_by_hand() -> None:
     assert body == expected
 
 
+def test_a_term_that_binds_less_tightly_than_its_sum_has_parentheses() -> None:
+    """`acc + x << y` would shift the sum."""
+    text = """kernel @k(in %x: i64[2], in %y: i64[2], out %z: i64[]) {
+      %s = reduce add %r in 0..2 { yield %x[%r] << %y[%r] }  store %s, %z[] }"""
+    assert "s = s + (x_block << y_block)" in emit_triton(parse_kernel(text))
+
+
 def test_a_carried_value_is_a_variable() -> None:
     text = """kernel @running(in %x: f32[64, 9], out %y: f32[64, 9]) {
       parallel %i in 0..64 tile 16 {

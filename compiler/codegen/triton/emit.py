@@ -37,6 +37,7 @@ from compiler.codegen.triton.triton_names import RESERVED, TritonError, dtype_na
 from compiler.ir.scalar import Const, Expr, PrimitiveCall, const
 from compiler.ir.symbolic.index_expr import Dim, product
 from compiler.ir.text.statement_lines import StatementLines
+from compiler.ir.text.tile_printer import PRECEDENCE
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import contraction_of
 from compiler.ir.tile.kernel import (
@@ -385,8 +386,8 @@ class TritonKernelEmitter:
         """Return the values of one iteration, combined with the accumulator if it is not "", and their axes."""
         value = self.exprs.bind_long_parts(s.value)
         axes = self.exprs.in_loop_order({*self.exprs.axes(value), *reduced})
-        text = self.exprs.masked_text(value, axes, reduced, reduce_identity(s))
         helper = reduce_helper(s.op, s.value.dtype)
+        text = self.exprs.masked_text(value, axes, reduced, reduce_identity(s), 0 if helper else PRECEDENCE["+"])
         self.exprs.helpers |= {helper} - {""}
         if accumulator:
             text = f"{helper}({accumulator}, {text})" if helper else f"{accumulator} + {text}"

@@ -398,8 +398,8 @@ class TritonExprEmitter:
             return literal(e)
         return self.expr_text(e, axes, level)
 
-    def masked_text(self, e: Expr, axes: tuple[str, ...], own: Iterable[str], fill: Const) -> str:
-        """Return `e` at every index of `axes`, and `fill` outside the extents of the loops `own`."""
+    def masked_text(self, e: Expr, axes: tuple[str, ...], own: Iterable[str], fill: Const, precedence: int = 0) -> str:
+        """Return `e` at every index of `axes`, and `fill` outside the extents of the loops `own`; `precedence` as for `expr_text`."""
         partial = [v for v in own if v in self.partial_loops]
         covers_axes = set(self.axes(e)) == set(axes)
         if isinstance(e, PrimitiveCall) and is_guarded_load(e):
@@ -410,7 +410,7 @@ class TritonExprEmitter:
         if isinstance(e, Const):
             text = f"tl.full({self.shape(axes)}, {literal(e)}, {dtype_names(e.dtype)[0]})"
         else:
-            text = self.expr_text(e, axes)
+            text = self.expr_text(e, axes, precedence if covers_axes and not partial else 0)
             text = text if covers_axes else f"tl.broadcast_to({text}, {self.shape(axes)})"
         if partial:
             text = f"tl.where({conjunction(self.bounds_tests(partial, axes))}, {text}, {literal(fill)})"
