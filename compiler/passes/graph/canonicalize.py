@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.analysis.plain_reductions import is_plain_reduction
+from compiler.analysis.plain_reductions import is_plain_reduction, reduced_dims
 from compiler.analysis.tensor_parts import split_into
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
@@ -176,11 +176,10 @@ def reduction_of_single_elements(n: Node) -> Node | None:
 
     A sum begins with 0.0, which turns -0.0 into 0.0.
     """
-    if not is_plain_reduction(n):
+    dims = reduced_dims(n)
+    if not dims or any(n.operands[0].shape[d] != 1 for d in dims):
         return None
     assert isinstance(n.structure, Reduction)
-    if any(extent != 1 for extent in n.structure.domain(n).extents):
-        return None
     (x,) = n.operands
     value = x if x.shape == n.shape else ops.reshape(x, shape=n.shape)
     value = ops.add(value, 0.0) if n.structure.combine == "add" and n.dtype.is_float else value

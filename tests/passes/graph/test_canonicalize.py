@@ -68,6 +68,7 @@ UNSAFE = {
     "a rule of two widths, seen in half types": "graph(%x: bf16[4]) { %y = lgamma %x  return %y }",
     "a narrow cast rounds": "graph(%x: f32[4]) { %a = cast %x {dtype=bf16}  %y = cast %a {dtype=f32}  return %y }",
     "an integer may not fit a float": "graph(%x: i64[4]) { %a = cast %x {dtype=f32}  %y = cast %a {dtype=i64}  return %y }",
+    "windows of one element, two apart": "graph(%x: f32[1, 1, 6]) { %y = max_pool %x {size=[1], stride=[2], dilation=[1]}  return %y }",
     "a maximum of two rows": "graph(%x: f32[2, 6]) { %y = amax %x {dims=[0]}  return %y }",
     "one transpose": "graph(%x: f32[3, 3]) { %y = permute %x {dims=[1, 0]}  return %y }",
 }
