@@ -40,23 +40,12 @@ def eager(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
 
 
 def inductor(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
-    compiled = torch.compile(model)
-
-    def call() -> object:
-        with torch.no_grad():
-            return compiled(*args)
-
-    return call
+    return eager(torch.compile(model), args)
 
 
 def inductor_tuned(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
     """Compile with autotuning and frozen weights; the first call is made here, while freezing is set."""
-    compiled = torch.compile(model, mode="max-autotune")
-
-    def call() -> object:
-        with torch.no_grad():
-            return compiled(*args)
-
+    call = eager(torch.compile(model, mode="max-autotune"), args)
     with torch._inductor.config.patch(freezing=True):
         call()
     return call
@@ -66,13 +55,7 @@ def zentorch(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
     """Compile with AMD's plugin of Inductor, which ZenDNN's products run in; its release is that of torch."""
     import zentorch as plugin  # registers the backend
 
-    compiled = torch.compile(model, backend=plugin.__name__)
-
-    def call() -> object:
-        with torch.no_grad():
-            return compiled(*args)
-
-    return call
+    return eager(torch.compile(model, backend=plugin.__name__), args)
 
 
 @contextlib.contextmanager

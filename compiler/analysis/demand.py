@@ -209,4 +209,4 @@ def solve_demand(
         node = next((n for n in reversed(graph.nodes) if demand.should_materialize(n, machine)), None)
         if node is None:
             return demand
-        demand = Demand(graph, root, index, demand.materialized | {node}, bounds or {})
+        demand = Demand(graph, root, index, demand.materialized | {node}, demand.bounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -10,6 +11,7 @@ from compiler.cost.contraction import ContractionProblem, OperandWindow, Registe
 from compiler.cost.issue import operation_cost
 from compiler.cost.machine import Machine
 from compiler.cost.vectorization import transpose_loops
+from compiler.ir.scalar import PrimitiveCall
 from compiler.ir.symbolic.affine import stride
 from compiler.ir.symbolic.index_expr import Dim, interval, product, variables
 from compiler.ir.tile.contraction import adds_products
@@ -128,13 +130,7 @@ def step_operations(table: Accesses, s: Reduce, lane: Range, row: Range, machine
 
     Conversions do not count: those of windows are shared by taps.
     """
-    values = (*(t.value for t in s.body if isinstance(t, Let)), s.value)
-    calls = (
-        e
-        for value in values
-        for e in value.calls
-        if e.primitive != "cast" and {lane.var, row.var} <= table.varying_loops(e)
-    )
+    calls = (e for e in step_calls(s) if e.primitive != "cast" and {lane.var, row.var} <= table.varying_loops(e))
     own = sum(operation_cost(e.primitive, machine) * register_count(e.dtype, lane, machine) for e in calls)
     combined = operation_cost(s.op, machine) * register_count(s.value.dtype, lane, machine)
     return max(1, own if adds_products(s) else own + combined)
@@ -146,9 +142,13 @@ TRANSFER_OPERATIONS = 2
 
 def packed_scalars(table: Accesses, s: Reduce, lane: Range) -> int:
     """Count the operands that a step of `s` packs from elements which lie apart, the same for all lanes."""
-    values = (*(t.value for t in s.body if isinstance(t, Let)), s.value)
-    packs = (e for value in values for e in value.calls if e.primitive == "pack")
-    return sum(lane.var not in table.varying_loops(e) for e in packs)
+    return sum(e.primitive == "pack" and lane.var not in table.varying_loops(e) for e in step_calls(s))
+
+
+def step_calls(s: Reduce) -> Iterator[PrimitiveCall]:
+    """Yield the primitives that a step of `s` applies."""
+    for value in (*(t.value for t in s.body if isinstance(t, Let)), s.value):
+        yield from value.calls
 
 
 def register_count(dtype: DType, lane: Range, machine: Machine) -> int:

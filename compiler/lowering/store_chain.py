@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from compiler.analysis.accesses import count_divisions
 from compiler.analysis.store_domains import is_bijective_view, is_invertible_view, position_in_view
 from compiler.ir.graph.graph import Graph, postorder
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import ConstantLinear, Elementwise, IndexMap, Leaf, Position, Reduction, index_vars
-from compiler.ir.symbolic.index_atoms import FloorDiv, Mod, terms
 from compiler.ir.symbolic.index_expr import Bounds, simplify
 
 
@@ -68,4 +68,4 @@ def flattens_rows(node: Node) -> bool:
 def divides(position: Position, node: Node) -> bool:
     """Return True if a position divides the indices of `node`."""
     bounds: Bounds = {f"i{k}": (0, n - 1) for k, n in enumerate(node.shape)}
-    return any(isinstance(a, (FloorDiv, Mod)) for d in position for mono, _ in terms(simplify(d, bounds)) for a in mono)
+    return any(count_divisions(simplify(d, bounds)) for d in position)

@@ -387,7 +387,8 @@ class TritonKernelEmitter:
         value = self.exprs.bind_long_parts(s.value)
         axes = self.exprs.in_loop_order({*self.exprs.axes(value), *reduced})
         helper = reduce_helper(s.op, s.value.dtype)
-        text = self.exprs.masked_text(value, axes, reduced, reduce_identity(s), 0 if helper else PRECEDENCE["+"])
+        precedence = PRECEDENCE["+"] if accumulator and not helper else 0
+        text = self.exprs.masked_text(value, axes, reduced, reduce_identity(s), precedence)
         self.exprs.helpers |= {helper} - {""}
         if accumulator:
             text = f"{helper}({accumulator}, {text})" if helper else f"{accumulator} + {text}"

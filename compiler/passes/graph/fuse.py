@@ -206,11 +206,13 @@ class GroupSearch:
             return False
         if not prefers_epilogue(self.context.machine, g.cost + epilogue, fused_cost + bare):
             return False
-        inside = self.cost(replace(fused, members=g.members | set(chain)))
-        return isinstance(inside, str) or inside > TIE * (g.cost + epilogue)
+        return self.costs_more(replace(fused, members=g.members | set(chain)), g.cost + epilogue)
 
     def is_cheaper_with_rows(self, n: Node, g: Group, fused: Group, fused_cost: float) -> bool:
-        """Return True if `n` is cheaper in a kernel with the reduced rows that it multiplies, as attention is, than in `g`, which they cannot join."""
+        """Return True if a product `n` is cheaper with the reduced rows that it multiplies, as attention is, than in `g`.
+
+        The rows cannot join `g` as well, or that costs more.
+        """
         if not isinstance(n.structure, Reduction) or len(n.operands) < 2:
             return False
         producers = frozenset(self.plain_producers(n, Group(n, {n})))
@@ -221,8 +223,7 @@ class GroupSearch:
         apart, together = self.cost(Group(root, rows)), self.cost(Group(n, {n, *rows}))
         if isinstance(apart, str) or isinstance(together, str) or g.cost + together >= fused_cost + apart:
             return False
-        inside = self.cost(replace(fused, members=fused.members | rows))
-        return isinstance(inside, str) or inside > TIE * (g.cost + together)
+        return self.costs_more(replace(fused, members=fused.members | rows), g.cost + together)
 
     def shared_operand(self, n: Node) -> list[Node]:
         """Return a reduction, its operand that others read too, and elementwise values only that is computed from; else []."""
@@ -341,6 +342,11 @@ class GroupSearch:
         if nodes not in self.group_costs:
             self.group_costs[nodes] = self.body_cost(g)
         return self.group_costs[nodes]
+
+    def costs_more(self, g: Group, seconds: float) -> bool:
+        """Return True if a group has no kernel, or one that takes longer than `seconds` by more than a tie."""
+        cost = self.cost(g)
+        return isinstance(cost, str) or cost > TIE * seconds
 
     def body_cost(self, g: Group) -> float | str:
         """Return `cost`; structurally equal groups are lowered once, in all runs of the pass with these options."""

@@ -63,8 +63,8 @@ class CacheOperand(TilePass):
         copies = [copy for a in reads if (copy := self.operand_copy(table, a, s, machine))]
 
         def order(c: OperandCopy) -> tuple[bool, bool, int]:
-            lanes = machine.lanes(8 * table.types[c.read.buffer].dtype.bytes)
-            return c.is_along_sum(table), dim_hint(c.lane.extent, 0) < lanes, c.moved_elements(table)
+            has_idle_lanes = dim_hint(c.lane.extent, 0) < lanes_of(table, c.read, machine)
+            return c.is_along_sum(table), has_idle_lanes, c.moved_elements(table)
 
         return min(copies, key=order, default=None)
 
@@ -99,7 +99,7 @@ class CacheOperand(TilePass):
         A panel has as many register tiles as half of the first-level cache holds, at least one.
         """
         lane, loop, a = copy.lane, copy.loop, copy.read
-        lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
+        lanes = lanes_of(table, a, machine)
         nest = perfect_nest((table.loops[lane.var][1],))
         inside = [f.range for f in nest[1:]]
         if loop not in inside or not all(f.parallel for f in nest):
@@ -130,7 +130,7 @@ class CacheOperand(TilePass):
             return None
         others = [b for b in table.loads_of(s) if b is not a]
         lane = strided_loops[-1]
-        lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
+        lanes = lanes_of(table, a, machine)
         last = s.ranges[-1]
         are_along = all(table.stride(b, last.var) in (0, 1) or table.roles[b.buffer] == "const" for b in others)
         if are_along and lanes_follow_sum(dim_hint(lane.extent, 0), dim_hint(last.extent, 0), lanes):
@@ -156,7 +156,7 @@ class CacheOperand(TilePass):
         if len(reads) != 2 or len(strided) != 1:
             return None
         (a,) = strided
-        lanes = machine.lanes(8 * table.types[a.buffer].dtype.bytes)
+        lanes = lanes_of(table, a, machine)
         if not can_be_copied(table, a) or table.stride(a, last.var) == 0:
             return None
         results, depth = [r for r in a.loops if r not in s.ranges], dim_hint(last.extent, 0)
@@ -238,6 +238,11 @@ class OperandCopy:
         copied = prod(extent_hint(r) for r in self.read.loops if r in around or table.depends_on(self.read, r.var))
         stores = [a for a in table.all if a.is_store and self.lane in a.loops and table.roles[a.buffer] != "local"]
         return copied + sum(a.execution_count for a in stores if table.stride(a, self.lane.var) != 1)
+
+
+def lanes_of(table: Accesses, a: Access, machine: Machine) -> int:
+    """Return the elements of a buffer that a vector holds."""
+    return machine.lanes(8 * table.types[a.buffer].dtype.bytes)
 
 
 def can_be_copied(table: Accesses, a: Access) -> bool:

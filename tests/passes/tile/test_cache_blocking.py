@@ -20,6 +20,10 @@ def kernel(body: str, params: str = PARAMS) -> str:
     return f"kernel @k({params}) {{ {body} }}"
 
 
+def in_parallel(body: str, *loops: str) -> str:
+    return f"{' '.join(f'parallel {loop} {{' for loop in loops)} {body} {'}' * len(loops)}"
+
+
 def product(value: str = "%x[%r, %i] * %w[%r, %j]", stored: str = "%s", length: str = "10") -> str:
     return f"""parallel %i in 0..6 {{ parallel %j in 0..3 {{
         %s = reduce add %r in 0..{length} {{ yield {value} }}  store {stored}, %y[%i, %j] }} }}"""
@@ -302,24 +306,12 @@ def test_lanes_need_a_long_loop_where_a_window_is_short() -> None:
     params = "in %x: f32[8, 40], in %w: f32[32, 8, 24], out %y: f32[32, 4]"
 
     def nest(taps: str, *loops: str) -> str:
-        text = f"{' '.join(f'parallel {loop} {{' for loop in loops)} {product} {'}' * len(loops)}"
-        return kernel(text.replace("TAPS", taps), params)
+        return kernel(in_parallel(product.replace("TAPS", taps), *loops), params)
 
     channels, columns = "%i in 0..32", "%j in 0..4"
-    check_pass(
-        "cache-blocking",
-        before=nest("0..3", columns, channels),
-        after=nest("0..3", channels, columns),
-        machine=ALONE,
-        idempotent=False,
-    )
-    check_pass(
-        "cache-blocking",
-        before=nest("0..24", channels, columns),
-        after=nest("0..24", columns, channels),
-        machine=ALONE,
-        idempotent=False,
-    )
+    for taps, outer, inner in (("0..3", channels, columns), ("0..24", columns, channels)):
+        before, after = nest(taps, inner, outer), nest(taps, outer, inner)
+        check_pass("cache-blocking", before=before, after=after, machine=ALONE, idempotent=False)
 
 
 def test_serial_loops_and_other_reductions_stay() -> None:
@@ -333,7 +325,7 @@ def test_rows_follow_the_memory_of_what_they_read() -> None:
     params = "in %x: f32[4, 8, 8], const %w: f32[32, 4], out %y: f32[32, 8, 8]"
 
     def nest(*loops: str) -> str:
-        return kernel(f"{' '.join(f'parallel {loop} {{' for loop in loops)} {product} {'}' * len(loops)}", params)
+        return kernel(in_parallel(product, *loops), params)
 
     before, after = nest("%i in 0..8", "%j in 0..8", "%k in 0..32"), nest("%k in 0..32", "%j in 0..8", "%i in 0..8")
     check_pass("cache-blocking", before=before, after=after, machine=ALONE)
