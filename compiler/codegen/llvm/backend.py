@@ -11,7 +11,7 @@ from compiler.codegen.llvm.targets import CPU_TARGETS, CPUTarget, host_target
 from compiler.ir.text.statement_lines import StatementLines
 from compiler.ir.tile.kernel import Kernel
 
-PROGRAM_PASSES = "lower-async-copies,update-in-place,compute-at,delinearize,layout,merge-kernels"
+PROGRAM_PASSES = "lower-async-copies,update-in-place,compute-at,delinearize,split-constants,layout,merge-kernels"
 """All kernels together: update buffers in place, move copies into their only consumer, choose the layouts of intermediates.
 
 Asynchronous copies become loops, addresses lose their divisions, and equal kernels are shared."""

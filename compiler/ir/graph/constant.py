@@ -70,6 +70,19 @@ class LazyConstant(ConstantData):
         return self.compute_slice(0, self.shape[-1])
 
 
+def part_of(data: ConstantData | Array, dim: int, start: int, stop: int) -> ConstantData | Array:
+    """Return the elements start..stop-1 of a constant along dimension `dim`; they share its memory where it is stored."""
+    part = (*[slice(None)] * dim, slice(start, stop))
+    if not isinstance(data, ConstantData):
+        return data[part]
+    if not isinstance(data, LazyConstant):
+        return ConstantData(data.dtype, data.array[part], data.name and f"{data.name}[{start}:{stop}]")
+    shape = (*data.shape[:dim], stop - start, *data.shape[dim + 1 :])
+    if dim == len(shape) - 1:
+        return LazyConstant(data.dtype, shape, lambda a, b: data.compute_slice(start + a, start + b))
+    return LazyConstant(data.dtype, shape, lambda a, b: data.compute_slice(a, b)[part])
+
+
 def to_storage(values: Array, dtype: DType) -> Array:
     """Round `values` to `dtype` and convert them to the array of a `ConstantData`; inverse of `numpy_values`."""
     with np.errstate(over="ignore"):  # overflow gives infinity
