@@ -33,7 +33,7 @@ isinf = declare_op("isinf", "x: float", Elementwise(lambda x: s.absolute(x).eq(f
            reference=torch.isinf, samples=unary(dtypes=("f32", "f64")))  # fmt: skip
 
 where = declare_op(
-    "where", "condition: bool, x: any, y: any", Elementwise(s.where), reference=torch.where,
+    "where", "condition: bool, x: any, y: any", Elementwise(s.where, uses_compute_dtype=False), reference=torch.where,
     samples=[
         sample_input("bool[4, 5]", "f32[4, 5]", "f32[]"), sample_input("bool[4, 1]", "i64[5]", "i64[4, 5]"), sample_input("bool[]", "bf16[3]", "bf16[1]"),
         sample_input("bool[3]", "bool[3]", "bool[]"), sample_input("bool[0, 3]", "f32[1, 3]", "f32[]"),

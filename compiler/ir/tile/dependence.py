@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import TypeAlias
 
 from compiler.ir.symbolic.affine import stride
@@ -110,11 +109,17 @@ def is_confined(a: Index, b: Index, v: str, inner: Mapping[str, IndexBounds]) ->
 
 
 def _joined_subscripts(a: Index, b: Index) -> Iterator[tuple[Dim, Dim]]:
-    """Yield what the quotient and the remainder of two indices tell together: %i // 4 and %i % 4 are equal only if %i is."""
-    pairs = list(zip(a, b, strict=True))
-    for (quotient, other), (remainder, other_remainder) in pairwise(pairs):
-        moduli = {atom.den for monomial, _ in terms(remainder) for atom in monomial if isinstance(atom, Mod)}
-        yield from ((quotient * n + remainder, other * n + other_remainder) for n in moduli)
+    """Yield what quotients and remainders of neighbouring indices tell together: %i // 4 and %i % 4 are equal only if %i is."""
+    inner: list[tuple[Dim, Dim]] = []  # the next index, and those joined from it on
+    for quotient, other in reversed(list(zip(a, b, strict=True))):
+        joined = [(quotient * n + x, other * n + y) for x, y in inner for n in _moduli(x)]
+        yield from joined
+        inner = [(quotient, other), *joined]
+
+
+def _moduli(d: Dim) -> set[Dim]:
+    """Return the divisors of the remainders that are summed in `d`."""
+    return {atom.den for monomial, _ in terms(d) for atom in monomial if isinstance(atom, Mod)}
 
 
 def _pins_iteration(x: Dim, y: Dim, v: str, inner: Mapping[str, IndexBounds]) -> bool:

@@ -91,7 +91,8 @@ class EliminatePadding(GraphPass):
         whole = [(n.shape[k], x.size) for k, x in enumerate(w.windows, n.type.rank - len(w.windows))]
         split = sum(window_nest_seconds(w, nest, lane_dim, machine) for nest in product(*segments))
         copy = machine.round_trip_seconds(dim_hint(padded.type.nbytes))
-        return split < window_nest_seconds(w, whole, lane_dim, machine) + copy
+        dims = range(n.type.rank)  # a copy may lie in any order
+        return split < min(window_nest_seconds(w, whole, d, machine) for d in dims) + copy
 
     def best_dims(
         self, c: PaddedConvolution, single_use: bool, machine: Machine, size_hint: int = DEFAULT_SIZE_HINT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.analysis.accesses import Access, Accesses
@@ -43,7 +43,7 @@ class Collapse(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         if all(f.parallel for f in perfect_nest(ir.body)):
             ir = self.collapse_loops(ir, context)
-        return self.collapse_ranges(ir, context)
+        return self.collapse_ranges(self.collapse_inner_loops(ir, context), context)
 
     def collapse_loops(self, ir: Kernel, context: Context) -> Kernel:
         """Collapse the loops of a kernel that is one nest."""
@@ -58,6 +58,37 @@ class Collapse(TilePass):
             if collapsed is not None and context.may_apply(self, message):
                 ir = collapsed
         return ir
+
+    def collapse_inner_loops(self, ir: Kernel, context: Context) -> Kernel:
+        """Collapse sequential loops around pointwise statements, as over a row of several dimensions."""
+        while (pair := next(self.collapsible_pairs(ir, context), None)) is not None:
+            outer, loop = pair
+            inner = outer.body[0]
+            assert isinstance(inner, For)
+            if not context.may_apply(self, f"%{outer.range.var} and %{inner.range.var} collapsed"):
+                return ir
+            ir = ir.with_statement(outer, loop)
+        return ir
+
+    def collapsible_pairs(self, ir: Kernel, context: Context) -> Iterator[tuple[For, For]]:
+        """Yield sequential loops with one loop inside, around pointwise statements, and the loop that replaces both."""
+        table, lanes = context.accesses(ir), context.machine.lanes(32)
+        for outer in (s for s in tile.walk(ir.body) if isinstance(s, For) and not s.parallel and len(s.body) == 1):
+            inner = outer.body[0]
+            if not isinstance(inner, For) or self.is_long(inner.range) or not is_pointwise([inner]):
+                continue
+            try:
+                loop, delinearized = collapse(outer, inner)
+            except TransformError:
+                continue
+            v = loop.range.var
+            accesses = [a for a in table.all if inner.range.var in a.loop_vars]
+            body = tuple(substitute_indices(s, delinearized) for s in inner.body)
+            is_divided = ends_inside_vector(inner.range, lanes) and not values_stay_affine(body, v)
+            if not is_divided and stays_affine(table, accesses, delinearized, v):
+                loop = replace(loop, body=body)
+                if not context.kernel_problem(ir.with_statement(outer, loop)):
+                    yield outer, loop
 
     def collapse_ranges(self, ir: Kernel, context: Context) -> Kernel:
         """Collapse the ranges of reductions, but of contractions that reread an operand, which is packed by dimension."""

@@ -24,7 +24,7 @@ class NontemporalStores(TilePass):
     A plain store first reads the line it overwrites; a non-temporal one does not, which saves a third of the traffic of
     y = f(x).  Applies to outputs that the kernel does not read, nor overwrites what it reads, of more than 1/`cache_divisor` of the last-level cache:
     others would be evicted before they are read.  What another kernel reads before the cache is full stays
-    there.  For a dynamic size each call decides.
+    there, and so does everything if a call touches no more than a copy of an output of that size.  For a dynamic size each call decides.
 
     Results that fill more than `combined_lines` lines part by part at once are cached: each part would go to memory by itself.
     """
@@ -66,6 +66,9 @@ class NontemporalStores(TilePass):
         most = {p.name: machine.l3 // self.cache_divisor for p in ir.params if p.role == "out"}
         if program is None or all(dim_hint(p.type.nbytes) <= most.get(p.name, inf) for p in ir.params):
             return most
+        touched = sum(dim_hint(program.buffers[b].nbytes) for b in frozenset[str]().union(*program.touched_buffers))
+        if touched <= 2 * machine.l3 // self.cache_divisor:
+            return {}
         reuse = program.reuse_bytes(context.kernel)
         in_place = {out for source, out in aliasable_pairs(ir) if reuse.get(source) == 0}
         stays = {n for n in most if 0 < reuse.get(n, 0) <= machine.l3 * machine.kept_share}

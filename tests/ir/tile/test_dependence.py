@@ -51,6 +51,8 @@ def test_accesses_confined_to_one_iteration(a: Dim, b: Dim, confined: bool) -> N
     [
         ((i // 2, i % 2), (i // 2, i % 2), True),
         ((i // 2, i % 3), (i // 2, i % 3), False),
+        ((i // 4, i % 4 // 2, i % 4 % 2), (i // 4, i % 4 // 2, i % 4 % 2), True),
+        ((i // 4, i % 4 // 2, (i + 1) % 4 % 2), (i // 4, i % 4 // 2, i % 4 % 2), False),
         ((i // 2, j, i % 2), (i // 2, j, i % 2), False),  # only neighbours are joined
         ((i // 2, i % 2), (i // 2, (i + 1) % 2), False),
     ],

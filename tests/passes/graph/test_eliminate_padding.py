@@ -129,6 +129,7 @@ def test_windows_skip_padding_of_an_image_that_would_be_copied(image: dict[str, 
 PADDED_POOLS = {
     "padding that counts": POOL.format(**LAST, pool="max_pool", value="0.0"),
     "an image in cache whose rows would be cut": POOL.format(shape="32, 14, 14", order="1, 2, 3", pool="max_pool", value="-inf"),
+    "windows in two columns, with lanes in a copy alone": POOL.format(shape="64, 60, 3", order="1, 2, 3", pool="max_pool", value="-inf"),
     "an image that a kernel stores inside its padding": POOL.format(**LAST, pool="max_pool", value="-inf").replace("pad %t", "pad %e").replace("%p =", "%e = exp %t  %p ="),
     "a padded image with other users": POOL.format(**LAST, pool="max_pool", value="-inf").replace("return %y", "return %y, %p"),
 }  # fmt: skip

@@ -222,3 +222,34 @@ def test_sums_of_local_buffers_are_collapsed_where_these_have_addresses(target: 
       store %s, %y[%i] } }""")
     result = run_pipeline(kernel, "collapse", Context.for_target(target))
     assert [len(s.ranges) for s in walk(result.body) if isinstance(s, Reduce)] == [loops]
+
+
+ROWS = """kernel @k(in %x: f32[3, 4, 2, 6], in %w: f32[4], out %y: f32[3, 4, 2, 6]) {{ parallel %i in 0..3 {{
+  local %c: f32[4, 2, 6]
+  {copy}
+  %s = reduce add %r in 0..48 {{ yield %c[%r//12, (%r%12)//6, (%r%12)%6] }}
+  for %k in 0..4 {{ {scale} }} }} }}"""
+"""A row of three dimensions, which a scale for each of the first one follows."""
+
+
+def test_sequential_loops_over_a_row_of_several_dimensions() -> None:
+    """Loops that each element needs another number for stay around them; the copy becomes one loop whose iterations are independent."""
+    check_pass(
+        "collapse",
+        before=ROWS.format(
+            copy="for %a in 0..4 { for %b in 0..2 { for %d in 0..6 { store %x[%i, %a, %b, %d] * 2.0, %c[%a, %b, %d] } } }",
+            scale="for %l in 0..2 { for %m in 0..6 { store %c[%k, %l, %m] * %s * %w[%k], %y[%i, %k, %l, %m] } }",
+        ),
+        after=ROWS.format(
+            copy="for %a in 0..48 { store %x[%i, %a//12, (%a%12)//6, (%a%12)%6] * 2.0, %c[%a//12, (%a%12)//6, (%a%12)%6] }",
+            scale="for %l in 0..12 { store %c[%k, %l//6, %l%6] * %s * %w[%k], %y[%i, %k, %l//6, %l%6] }",
+        ),
+        remark="%b and %d collapsed",
+    )
+
+
+def test_sequential_loops_that_fill_lanes_or_skip_memory_stay() -> None:
+    long = "for %k in 0..2 {{ for %l in 0..{n} {{ store %x[%i, %k, %l], %y[%i, %k, %l] }} }}"
+    kernel = "kernel @k(in %x: f32[3, 2, {n}], out %y: f32[3, 2, {n}]{layout}) {{ parallel %i in 0..3 {{ local %c: f32[]  store 0.0, %c[]  {body} }} }}"
+    for n, layout in ((512, ""), (6, "{2, 1, 0}")):
+        check_pass("collapse", unchanged=kernel.format(n=n, layout=layout, body=long.format(n=n)))

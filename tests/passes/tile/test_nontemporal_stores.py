@@ -131,3 +131,13 @@ def test_what_another_kernel_reads_stays_in_cache(rest: str, l3: int, streamed: 
     program = parse_program(text.format(rest=rest))
     after = run_pipeline(program, "nontemporal-stores", Context(machine=Machine(l3=l3)))
     assert {n for n, k in after.kernels.items() if "nontemporal" in print_kernel(k)} == streamed
+
+
+@pytest.mark.parametrize(("l3", "is_streamed"), [(10240, False), (10232, True)])
+def test_results_stay_in_cache_with_all_that_a_call_touches(l3: int, is_streamed: bool) -> None:
+    """Here 5120 bytes: a copy of a quarter of the cache would touch half of it."""
+    program = parse_program("""program { input %x: f32[256] output %y: f32[1024]
+      kernel @repeat(in %a: f32[256], out %b: f32[1024]) { for %i in 0..4 { for %j in 0..256 { store %a[%j], %b[%i*256 + %j] } } }
+      launch @repeat(%x, %y) }""")
+    after = run_pipeline(program, "nontemporal-stores", Context(machine=Machine(l3=l3)))
+    assert ("nontemporal" in print_kernel(after.kernels["repeat"])) == is_streamed
