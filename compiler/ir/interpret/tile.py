@@ -10,6 +10,9 @@ broadcast as in NumPy:
 
 Layouts, lanes, unrolling and threads are ignored: arrays are logical, and no result depends on them.
 
+For speed, an untiled loop whose iterations plainly share no element is run on many indices at once as well.  That changes no
+bit of a result: its reductions still combine value by value, in order.
+
 To expose programs that see when an asynchronous copy happens, its destination is poisoned at the start and written by the wait.
 """
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +30,7 @@ from compiler.ir.float_format import Array
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.interpret.arrays import REDUCE_UFUNCS, to_interpreter_array
+from compiler.ir.interpret.independence import independent_loops
 from compiler.ir.interpret.primitives import evaluate_call
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref, round_to
 from compiler.ir.symbolic.binding import evaluate_broadcast
@@ -35,6 +40,9 @@ from compiler.ir.tile.dynamic_sizes import bind_sizes, specialize_buffers
 from compiler.ir.tile.kernel import Block, BoundsCheck, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, View
 from compiler.ir.types import TensorType
+
+MAX_AT_ONCE = 4096
+"""Most iterations of untiled loops that run at once; chosen empirically, more take memory and save little time."""
 
 
 class KernelRunner(Protocol):
@@ -137,26 +145,39 @@ def _call_opaque(step: OpaqueCall, buffers: Mapping[str, TensorType], arrays: di
         arrays[name][...] = result
 
 
-def _tile_depth(body: Block) -> int:
-    """Return the largest number of nested tiled loops in `body`."""
-    return max((sum(r.tile > 1 for r in tile.stmt_ranges(s)) + _tile_depth(tile.stmt_body(s)) for s in body), default=0)
+def _has_aliases(kernel: Kernel, buffers: Mapping[str, Array]) -> bool:
+    """Return True if a parameter that is written may share elements with another one."""
+    return any(
+        p is not q and np.may_share_memory(buffers[p.name], buffers[q.name])
+        for p in kernel.params
+        if p.is_written
+        for q in kernel.params
+    )
 
 
 class _KernelExecution:
     """One execution of a kernel.
 
     `private_axes` is the number of leading axes of each local buffer, one per tiled loop around its declaration, and
-    `tile_widths` the widths of the tiled loops around the current statement.
+    `tile_widths` the widths of the tiled loops around the current statement.  `independent` has the ids of the loops that
+    are run like tiled ones.
     """
 
     def __init__(self, kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
         self.arrays, self.sizes = dict(buffers), sizes
         self.private_axes: dict[str, int] = {}
         self.values: dict[str, Any] = {}
-        self.rank = _tile_depth(kernel.body)
+        loops = () if _has_aliases(kernel, buffers) else independent_loops(kernel.body)
+        self.independent = set(map(id, loops))
+        self.rank = self.axis_depth(kernel.body)
         self.tile_widths: list[int] = []
         self.index_errors: list[str] = []
         self.copies = defaultdict[str, list[tuple[Array, Array]]](list)  # sources and targets of those under way
+
+    def axis_depth(self, body: Block) -> int:
+        """Return the largest number of nested loops in `body` whose variables are arrays."""
+        own = [sum(r.tile > 1 or id(s) in self.independent for r in tile.stmt_ranges(s)) for s in body]
+        return max((n + self.axis_depth(tile.stmt_body(s)) for n, s in zip(own, body, strict=True)), default=0)
 
     def run_block(self, body: Block) -> None:
         for stmt in body:
@@ -183,28 +204,36 @@ class _KernelExecution:
                     source, target = self.copies[buffer].pop(0)
                     target[...] = source.reshape(target.shape)
             case For(loop, body):
-                for _ in self.iterate_tiles((loop,)):
+                for _ in self.iterate_tiles((loop,), id(stmt) in self.independent):
                     self.run_block(body)
             case Reduce():
                 self.values[stmt.name] = self.run_reduce(stmt)
 
-    def iterate_tiles(self, loops: Sequence[Range]) -> Iterator[None]:
-        """Bind the loops' variables to each tile of indices in turn, the last loop fastest."""
+    def iterate_tiles(self, loops: Sequence[Range], is_independent: bool) -> Iterator[None]:
+        """Bind the loops' variables to each tile of indices in turn, the last loop fastest; independent loops have large tiles."""
         if not loops:
             yield
             return
         loop, inner = loops[0], loops[1:]
-        high = int(self.evaluate_index(loop.hi))
-        for low in range(int(self.evaluate_index(loop.lo)), high, loop.tile):
-            if loop.tile == 1:
-                self.values[loop.var] = np.int64(low)
-                yield from self.iterate_tiles(inner)
+        low, high = self.evaluate_bounds(loop)
+        step = loop.tile
+        if is_independent:  # as many as leave the order of all iterations as it is
+            inner_iterations = prod(max(0, end - start) for start, end in map(self.evaluate_bounds, inner))
+            step = max(1, MAX_AT_ONCE // max(1, prod(self.tile_widths) * inner_iterations))
+        for start in range(low, high, step):
+            if loop.tile == 1 and not is_independent:
+                self.values[loop.var] = np.int64(start)
+                yield from self.iterate_tiles(inner, is_independent)
                 continue
-            width = min(loop.tile, high - low)
-            self.values[loop.var] = low + self.axis_indices(len(self.tile_widths), width)
+            width = min(step, high - start)
+            self.values[loop.var] = start + self.axis_indices(len(self.tile_widths), width)
             self.tile_widths.append(width)
-            yield from self.iterate_tiles(inner)
+            yield from self.iterate_tiles(inner, is_independent)
             self.tile_widths.pop()
+
+    def evaluate_bounds(self, loop: Range) -> tuple[int, int]:
+        """Return the first index of a loop and the end of its indices."""
+        return int(self.evaluate_index(loop.lo)), int(self.evaluate_index(loop.hi))
 
     def axis_indices(self, axis: int, width: int) -> Array:
         """Return the indices 0..width-1 as an array along `axis`."""
@@ -213,13 +242,20 @@ class _KernelExecution:
     def run_reduce(self, stmt: Reduce) -> Any:
         dtype, combine, outer_rank = stmt.value.dtype, REDUCE_UFUNCS[stmt.op], len(self.tile_widths)
         total: Any = np.array(IDENTITIES[stmt.op](dtype), dtype.numpy)
-        for _ in self.iterate_tiles(stmt.ranges):
+        is_independent = id(stmt) in self.independent
+        for _ in self.iterate_tiles(stmt.ranges, is_independent):
             self.run_block(stmt.body)
             value, axes = np.asarray(self.evaluate_expr(stmt.value)), tuple(range(outer_rank, len(self.tile_widths)))
             with np.errstate(all="ignore"):
                 if axes:  # a value that is constant along an axis still counts once per index
                     widths = [self.tile_widths[k] if k in axes else 1 for k in range(self.rank)]
                     value = np.broadcast_to(value, np.broadcast_shapes(value.shape, widths))
+                if is_independent:
+                    terms = value.reshape(*value.shape[:outer_rank], -1, *(1,) * (self.rank - outer_rank))
+                    for k in range(terms.shape[outer_rank]):
+                        total = round_to(combine(total, terms.take(k, outer_rank)), dtype)
+                    continue
+                if axes:
                     value = combine.reduce(value, axis=axes, keepdims=True, dtype=dtype.numpy)
                 total = round_to(combine(total, value), dtype)
         return total
