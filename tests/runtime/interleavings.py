@@ -68,23 +68,42 @@ class Frame:
     env: Mapping[str, Value]
     result: str = ""
 
+    @cached_property
+    def key(self) -> int:
+        """Hash of everything in the frame."""
+        return hash((self.function, self.label, self.next, frozenset(self.env.items()), self.result))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The value at each address that was written."""
+
+    values: Mapping[Pointer, Value]
+
+    @cached_property
+    def key(self) -> int:
+        """Hash of all values."""
+        return hash(frozenset(self.values.items()))
+
 
 @dataclass(frozen=True)
 class State:
     """Memory, the frames of each thread (innermost last), and what blocked threads sleep on."""
 
-    memory: Mapping[Pointer, Value]
+    memory: Memory
     threads: tuple[tuple[Frame, ...], ...]
     asleep: tuple[tuple[Pointer, int] | None, ...]
 
     @property
     def key(self) -> int:
         """Hash of everything in the state."""
-        frames = tuple(
-            tuple((f.function, f.label, f.next, frozenset(f.env.items()), f.result) for f in thread)
-            for thread in self.threads
-        )
-        return hash((frozenset(self.memory.items()), frames, self.asleep))
+        return hash((self.memory.key, *(tuple(f.key for f in thread) for thread in self.threads), self.asleep))
+
+    def with_thread(self, k: int, after: State) -> State:
+        """Return the state in which memory and thread `k` are those of `after`."""
+        threads = (*self.threads[:k], after.threads[k], *self.threads[k + 1 :])
+        asleep = (*self.asleep[:k], after.asleep[k], *self.asleep[k + 1 :])
+        return State(after.memory, threads, asleep)
 
 
 def parse(text: str) -> dict[str, Function]:
@@ -142,7 +161,8 @@ class Checker:
     ) -> None:
         self.functions, self.hooks = functions, hooks
         threads = tuple((self.frame(f, args),) for f, args in starts)
-        self.first = State(memory, threads, (None,) * len(starts))
+        self.first = State(Memory(memory), threads, (None,) * len(starts))
+        self.known_steps: dict[tuple[int, ...], list[State]] = {}
 
     def frame(self, function: str, args: list[Value], result: str = "") -> Frame:
         f = self.functions[function]
@@ -164,19 +184,36 @@ class Checker:
         return len(seen)
 
     def step(self, state: State, k: int) -> Iterator[State]:
-        """Yield the states after the next step of thread `k`: one access that others may observe, and all after it that none can."""
+        """Yield the states after the next step of thread `k`: one access that others may observe, and all after it that none can.
+
+        Unless it wakes other threads, it depends on nothing but memory and the thread's own frames.
+        """
         if not state.threads[k] or state.asleep[k] is not None:
             return
+        if "@futex_wake" in self.next_text(state, k):
+            yield from self.new_step(state, k)
+            return
+        key = (k, state.memory.key, *(f.key for f in state.threads[k]))
+        if key not in self.known_steps:
+            self.known_steps[key] = list(self.new_step(state, k))
+        yield from (state.with_thread(k, after) for after in self.known_steps[key])
+
+    def new_step(self, state: State, k: int) -> Iterator[State]:
+        """Yield what `step` does, of a thread that can go on."""
         for after in self.execute(state, k):
             current = after
             while current.threads[k] and current.asleep[k] is None and not self.is_visible(current, k):
                 (current,) = self.execute(current, k)
             yield current
 
+    def next_text(self, state: State, k: int) -> str:
+        """Return the text of the next instruction of thread `k`."""
+        frame = state.threads[k][-1]
+        return self.functions[frame.function].blocks[frame.label][frame.next][1]
+
     def is_visible(self, state: State, k: int) -> bool:
         """Return True if the next instruction of thread `k` accesses a global, sleeps, wakes, or looks at the clock."""
-        frame = state.threads[k][-1]
-        _, text = self.functions[frame.function].blocks[frame.label][frame.next]
+        frame, text = state.threads[k][-1], self.next_text(state, k)
         if text.startswith("call"):
             return "@futex" in text or ("@ticks" in text and frame.label in SPIN_LABELS)
         if not text.startswith(("load", "store", "atomicrmw", "cmpxchg")):
@@ -197,7 +234,7 @@ class Execution:
         *self.outer, self.frame = state.threads[k]
         self.blocks = checker.functions[self.frame.function].blocks
         self.result, self.text = self.blocks[self.frame.label][self.frame.next]
-        self.env, self.memory = dict(self.frame.env), dict(state.memory)
+        self.env, self.memory = self.frame.env, state.memory
 
     def run(self) -> Iterator[State]:
         opcode, _, rest = self.text.partition(" ")
@@ -218,13 +255,16 @@ class Execution:
     def with_frames(self, *frames: Frame) -> State:
         """Return the state in which the thread has these frames."""
         threads = (*self.state.threads[: self.k], frames, *self.state.threads[self.k + 1 :])
-        return replace(self.state, memory=self.memory, threads=threads)
+        return State(self.memory, threads, self.state.asleep)
 
     def proceed(self, value: Any = None) -> State:
         """Return the state at the next instruction, `value` being the result of this one."""
-        if self.result and value is not None:
-            self.env[self.result] = value
-        return self.with_frames(*self.outer, replace(self.frame, next=self.frame.next + 1, env=dict(self.env)))
+        env = self.env if not self.result or value is None else {**self.env, self.result: value}
+        frame = self.frame
+        return self.with_frames(*self.outer, Frame(frame.function, frame.label, frame.next + 1, env, frame.result))
+
+    def write(self, values: Mapping[Pointer, Value]) -> None:
+        self.memory = Memory({**self.memory.values, **values})
 
     def _br(self, rest: str) -> Iterator[State]:
         labels = re.findall(r"label %([\w.]+)", rest)
@@ -242,7 +282,7 @@ class Execution:
 
     def _ret(self, rest: str) -> Iterator[State]:
         depth = f"stack{self.k}.{len(self.outer)}."
-        self.memory = {a: v for a, v in self.memory.items() if not a[0].startswith(depth)}
+        self.memory = Memory({a: v for a, v in self.memory.values.items() if not a[0].startswith(depth)})
         if self.outer and self.frame.result and rest != "void":
             caller = self.outer.pop()
             returned = {self.frame.result: self.get(rest.split()[1])}
@@ -259,7 +299,7 @@ class Execution:
                 yield self.proceed(LATE)
         elif name == "futex_wait":
             address, expected, bits = args
-            sleeps = (self.memory[address] - expected) & MASKS["i32"] == 0  # type: ignore[operator]
+            sleeps = (self.memory.values[address] - expected) & MASKS["i32"] == 0  # type: ignore[operator]
             asleep = list(self.state.asleep)
             asleep[self.k] = (address, bits & MASKS["i32"]) if sleeps else None
             yield replace(self.proceed(), asleep=tuple(asleep))
@@ -275,12 +315,12 @@ class Execution:
             yield self.with_frames(*self.outer, after, self.checker.frame(name, args, self.result))
         else:
             if name in self.checker.hooks:
-                self.checker.hooks[name](self.memory, args)
+                self.checker.hooks[name](self.memory.values, args)
             yield self.proceed()
 
     def _alloca(self, rest: str) -> Iterator[State]:
         base = f"stack{self.k}.{len(self.outer)}.{self.result}"
-        self.memory.update({(base, offset): 0 for offset in range(0, STRUCT_BYTES[rest.split(",", maxsplit=1)[0]], 8)})
+        self.write({(base, offset): 0 for offset in range(0, STRUCT_BYTES[rest.split(",", maxsplit=1)[0]], 8)})
         yield self.proceed((base, 0))
 
     def _getelementptr(self, rest: str) -> Iterator[State]:
@@ -289,26 +329,26 @@ class Execution:
         yield self.proceed((base, offset + self.get(found[3]) * STRUCT_BYTES[found[1]] + 8 * int(found[4] or 0)))
 
     def _load(self, rest: str) -> Iterator[State]:
-        yield self.proceed(self.memory.get(self.get(self.match(r".*ptr ([%@][\w.+]+)", rest)[1]), 0))
+        yield self.proceed(self.memory.values.get(self.get(self.match(r".*ptr ([%@][\w.+]+)", rest)[1]), 0))
 
     def _store(self, rest: str) -> Iterator[State]:
         found = self.match(r"(?:atomic )?\w+ ([-%@\w.+]+), ptr ([%@][\w.+]+)", rest)
-        self.memory[self.get(found[2])] = self.get(found[1])
+        self.write({self.get(found[2]): self.get(found[1])})
         yield self.proceed()
 
     def _atomicrmw(self, rest: str) -> Iterator[State]:
         found = self.match(r"(add|sub) ptr ([%@][\w.+]+), (i32|i64) ([-%\w.]+)", rest)
         address, change = self.get(found[2]), self.get(found[4])
-        old: Any = self.memory.get(address, 0)
-        self.memory[address] = (old + (change if found[1] == "add" else -change)) & MASKS[found[3]]
+        old: Any = self.memory.values.get(address, 0)
+        self.write({address: (old + (change if found[1] == "add" else -change)) & MASKS[found[3]]})
         yield self.proceed(old)
 
     def _cmpxchg(self, rest: str) -> Iterator[State]:
         found = self.match(r"ptr ([%@][\w.+]+), \w+ ([%\w.]+), \w+ ([%\w.]+)", rest)
         address, expected, new = map(self.get, found.groups())
-        old = self.memory.get(address, 0)
+        old = self.memory.values.get(address, 0)
         if old == expected:
-            self.memory[address] = new
+            self.write({address: new})
         yield self.proceed((old, int(old == expected)))
 
     def _extractvalue(self, rest: str) -> Iterator[State]:
