@@ -1,18 +1,15 @@
-"""The benchmark of programs on a GPU, without one: its rows in Triton's interpreter, and the process that it measures in."""
+"""The benchmark of programs on a GPU, without one: its rows in Triton's interpreter."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks.budgeted_process import BudgetedProcess
 from benchmarks.gpu import Measurement, Row, geometric_means, measure_row
 from benchmarks.gpu_cases import KERNELS, MODELS, ROWS
 from tests.triton_process import NEEDS_TRITON
@@ -20,17 +17,6 @@ from tests.triton_process import NEEDS_TRITON
 pytestmark = NEEDS_TRITON
 
 INTERPRETED = ("silu(x * 2 + b), f32", "column sums, f32", "matmul 4096, bf16", "causal attention 4096 x 128, bf16", "gelu(linear), f16", "GPT-2 decode")  # fmt: skip
-
-
-def counted(n: int) -> Iterator[int]:
-    """Yield the numbers below n, and fail or hang after them: for a negative one at once."""
-    yield from range(n)
-    if n == 3:
-        raise ValueError("three")
-    if n == 4:
-        time.sleep(60)
-    if n == 5:
-        os._exit(1)
 
 
 def measured(names: tuple[str, ...]) -> list[list[Measurement | str]]:
@@ -41,24 +27,6 @@ def broken() -> list[Measurement | str]:
     """Measure a contestant whose results are wrong."""
     gpu.CONTESTANTS["wrong"] = lambda problem, target: lambda: [y * 1.1 for y in gpu.eager(problem, target)()]
     return list(measure_row("softmax, f32", ("eager", "wrong", "unknown"), True, True))
-
-
-def test_a_process_serves_calls_until_their_time_is_up() -> None:
-    worker = BudgetedProcess(counted)
-    try:
-        assert list(worker.results(2, seconds=60)) == [0, 1]
-        with pytest.raises(RuntimeError, match="ValueError: three"):
-            list(worker.results(3, seconds=60))
-        assert list(worker.results(1, seconds=60)) == [0]
-        slow, seen = worker.results(4, seconds=10), []
-        with pytest.raises(TimeoutError, match="not done"):
-            seen.extend(slow)
-        assert list(worker.results(1, seconds=60)) == [0]  # by another process
-        with pytest.raises(RuntimeError, match="died"):
-            list(worker.results(5, seconds=60))
-        assert list(worker.results(1, seconds=60)) == [0]
-    finally:
-        worker.close()
 
 
 def test_rows_in_the_interpreter(interpreter: ProcessPoolExecutor) -> None:
