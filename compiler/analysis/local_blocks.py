@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.analysis.accesses import Accesses
 from compiler.ir.symbolic.index_expr import Dim, var
-from compiler.ir.tile.kernel import Kernel
+from compiler.ir.tile.kernel import For, Kernel
 
 
 def addressing_problem(kernel: Kernel) -> str:
@@ -22,6 +22,10 @@ def addressing_problem(kernel: Kernel) -> str:
                 return f"local %{access.buffer} has a size that only a call decides, and would be held in registers"
             if r is None or used.count(name) > 1 or bounds.setdefault((access.buffer, k), (r.lo, r.hi)) != (r.lo, r.hi):
                 return f"local %{access.buffer} would be addressed by {name}, and is held in registers"
+            if isinstance(table.loops[name][1], For) and name not in table.parallel_loops:
+                return (
+                    f"local %{access.buffer} would be addressed step by step, by loop %{name}, and is held in registers"
+                )
     return ""
 
 

@@ -22,6 +22,10 @@ FILL = "local %t: f32[8] for %k in 0..8 { store exp(%x[%k]), %t[%k] }"
         ("for %i in 0..7 { store %t[%i], %y[%i] }", "local %t would be addressed by i, and is held in registers"),
         ("for %i in 0..4 { store %t[%i * 2], %y[%i] }", "local %t would be addressed by i*2, and is held in registers"),
         ("for %i in 0..8 { store %t[3], %y[%i] }", "local %t would be addressed by 3, and is held in registers"),
+        (
+            "local %c: f32[] store 0.0, %c[] for %i in 0..8 { store %c[] + %t[%i], %c[] store %c[], %y[%i] }",
+            "local %t would be addressed step by step, by loop %i, and is held in registers",
+        ),
     ],
 )
 def test_every_access_ranges_over_the_buffer(use: str, problem: str) -> None:
