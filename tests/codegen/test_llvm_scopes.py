@@ -33,6 +33,25 @@ def test_local_buffers_have_a_copy_per_tiled_index(dtype: str, forms: tuple[str,
     }}""")
 
 
+def test_differences_are_computed_where_they_are_squared() -> None:
+    """Each lane has a copy of the row: registers do not hold the differences of all four sums."""
+    text = """
+    kernel @k(in %x: f32[4, 5], in %y: f32[16, 5], out %z: f32[4, 16]) {
+      for %j in 0..16 tile 16 lanes 16 {
+        local %t: f32[5]
+        for %k in 0..5 { store %y[%j, %k], %t[%k] }
+        for %i in 0..4 tile 4 {
+          %s = reduce add %r in 0..5 { %d = %t[%r] - %x[%i, %r]  yield %d * %d }
+          store %s, %z[%i, %j]
+        }
+      }
+    }"""
+    check_kernel(text)
+    lines = emit_kernel(parse_kernel(text), target_by_name("x86-64-v4")).splitlines()
+    order = "".join("-" if "fsub" in t else "+" if "= call" in t and "fmuladd" in t else "" for t in lines)
+    assert order == "-+" * 4
+
+
 def test_locals_in_locals_loops(target: str) -> None:
     check_kernel("""
     kernel @k(in %x: f32[6, 5, 20], out %y: f32[6, 5, 20]) {

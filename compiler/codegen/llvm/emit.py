@@ -483,7 +483,8 @@ class KernelEmitter:
 
 def private_values(stmt: Reduce, axes: Iterable[str], scope: CodegenScope) -> list[Let]:
     """Return the values bound in a reduction that pairs operands of which each accumulator, over `axes`, has its own."""
-    lets = [s for s in stmt.body if isinstance(s, Let)] if pairs_operands(stmt) else []
+    private = {name: {a.var for a in b.private_axes} for name, b in scope.buffers.items()}
+    lets = [s for s in stmt.body if isinstance(s, Let)] if pairs_operands(stmt, private) else []
     return [s for s in lets if set(axes) <= set(scope.values[s.name].axes)]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import combinations
+from types import MappingProxyType
 from typing import TypeGuard
 
 from compiler.ir.scalar import Const, Expr, PrimitiveCall
@@ -78,13 +79,16 @@ def is_contraction(stmt: Stmt) -> TypeGuard[Reduce]:
     return adds_products(stmt) or (isinstance(stmt, Reduce) and pairs_operands(stmt))
 
 
-def pairs_operands(s: Reduce) -> bool:
-    """Return True if each step combines two loads of which either varies with an index around `s` that the other lacks."""
+def pairs_operands(s: Reduce, private: Mapping[str, Set[str]] = MappingProxyType({})) -> bool:
+    """Return True if each step combines two loads of which either varies with an index around `s` that the other lacks.
+
+    `private` has the loops of whose iterations each has a local buffer of its own, by buffer.
+    """
     if not all(isinstance(t, Let) for t in s.body):
         return False
     own = {r.var for r in s.ranges} | {t.name for t in s.body if isinstance(t, Let)}
     loads = {e for value in (*(t.value for t in s.body if isinstance(t, Let)), s.value) for e in value.loads}
-    around = {e.used_names - own for e in loads}
+    around = {(e.used_names | private.get(e.buffer, set())) - own for e in loads}
     return any(x - y and y - x for x, y in combinations(around, 2))
 
 
