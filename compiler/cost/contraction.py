@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import gcd, lcm, log2
 
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
@@ -39,7 +38,12 @@ class OperandWindow:
 
     def positions(self, rows: int) -> int:
         """Return the number of distinct elements that the taps of `rows` rows read."""
-        return _count_positions(rows, self.stride, self.taps, self.dilation)
+        divisor = gcd(self.stride, self.dilation) or 1
+        step, gap = self.stride // divisor, self.dilation // divisor
+        shared = max(0, rows - gap) * max(
+            0, self.taps - step
+        )  # tap t + step of row r - gap reads what tap t of row r does
+        return rows * self.taps - shared
 
     def loads(self, rows: int) -> float:
         """Return the loads per reduction step and vector of `rows` rows; 0 without taps."""
@@ -51,11 +55,6 @@ class OperandWindow:
         With `contiguous_rows`, which stay in the first-level cache, a quarter of the rows reload theirs instead.
         """
         return -(-3 * rows // 4) if contiguous_rows else min(self.positions(rows), 2 * rows)
-
-
-@lru_cache(maxsize=65536)
-def _count_positions(rows: int, stride: int, taps: int, dilation: int) -> int:
-    return len({r * stride + t * dilation for r in range(rows) for t in range(taps)})
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -288,3 +289,11 @@ def test_panels_whose_steps_share_cache_sets_are_read_for_more_rows() -> None:
     assert not reloads_panels(2, replace(apart, depth=10), AVX512)
     (low,), (high,) = best_tiles(1024, [beside], AVX512), best_tiles(1024, [apart], AVX512)
     assert low.rows < high.rows
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 6])
+@pytest.mark.parametrize("dilation", [1, 2, 4])
+def test_positions_of_windows_are_counted(stride: int, dilation: int) -> None:
+    for rows, taps in product(range(9), range(6)):
+        elements = {r * stride + t * dilation for r in range(rows) for t in range(taps)}
+        assert OperandWindow(stride, taps, dilation).positions(rows) == len(elements)
