@@ -20,7 +20,16 @@ from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph, expand_composite
 from compiler.ir.graph.node import CONSTANT, OPS, Node
 from compiler.ir.graph.partition import needs_partitioning, partition
-from compiler.ir.graph.structure import Composite, Elementwise, Gather, IndexMap, Opaque, Recurrence, elementwise_expr
+from compiler.ir.graph.structure import (
+    Composite,
+    Elementwise,
+    Gather,
+    IndexMap,
+    Opaque,
+    Recurrence,
+    elementwise_expr,
+    primitive_of,
+)
 from compiler.ir.interpret.partition_executor import EagerFunction, PartitionExecutor, SubgraphFunction
 from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.scalar import APPROXIMATED
@@ -121,8 +130,7 @@ def evaluate_node(node: Node, operands: Sequence[Value], dtype: torch.dtype | No
     if isinstance(node.structure, Opaque):
         # the order of equal elements (sort, topk) depends on strides; compiled programs pass contiguous tensors
         operands = [o if isinstance(o, tuple) else o.contiguous() for o in operands]
-    if isinstance(node.structure, Elementwise) and not node.structure.uses_compute_dtype:
-        # works on bits: keep the dtypes
+    if primitive_of(node) == "bitcast":  # keep the dtypes
         operands = [_to_float_dtype(o, TORCH_DTYPES[n.dtype]) for o, n in zip(operands, node.operands, strict=True)]
         return _to_float_dtype(_run_reference(node.op.reference, operands, node.attrs, repr(node)), dtype)
     wide = dtype or _compute_dtype(node)
