@@ -40,10 +40,8 @@ class OperandWindow:
         """Return the number of distinct elements that the taps of `rows` rows read."""
         divisor = gcd(self.stride, self.dilation) or 1
         step, gap = self.stride // divisor, self.dilation // divisor
-        shared = max(0, rows - gap) * max(
-            0, self.taps - step
-        )  # tap t + step of row r - gap reads what tap t of row r does
-        return rows * self.taps - shared
+        # tap t + step of row r - gap reads what tap t of row r does
+        return rows * self.taps - max(0, rows - gap) * max(0, self.taps - step)
 
     def loads(self, rows: int) -> float:
         """Return the loads per reduction step and vector of `rows` rows; 0 without taps."""

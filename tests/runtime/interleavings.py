@@ -299,7 +299,7 @@ class Execution:
                 yield self.proceed(LATE)
         elif name == "futex_wait":
             address, expected, bits = args
-            sleeps = (self.memory.values[address] - expected) & MASKS["i32"] == 0  # type: ignore[operator]
+            sleeps = (self.memory.values[address] - expected) & MASKS["i32"] == 0  # type: ignore[operator]  # a word, not an address
             asleep = list(self.state.asleep)
             asleep[self.k] = (address, bits & MASKS["i32"]) if sleeps else None
             yield replace(self.proceed(), asleep=tuple(asleep))

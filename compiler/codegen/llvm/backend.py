@@ -14,7 +14,7 @@ from compiler.ir.tile.kernel import Kernel
 PROGRAM_PASSES = "lower-async-copies,update-in-place,compute-at,delinearize,split-constants,layout,merge-kernels"
 """All kernels together: update buffers in place, move copies into their only consumer, choose the layouts of intermediates.
 
-Asynchronous copies become loops, addresses lose their divisions, and equal kernels are shared."""
+Asynchronous copies become loops, addresses lose their divisions, constants are split, and equal kernels are shared."""
 
 UNFUSED_PROGRAM_PASSES = "lower-async-copies,update-in-place,delinearize,layout,merge-kernels"
 """The same where every op keeps its kernel."""
@@ -22,8 +22,8 @@ UNFUSED_PROGRAM_PASSES = "lower-async-copies,update-in-place,delinearize,layout,
 TILE_PASSES = (
     "tighten-reductions,fuse-loops,online-softmax,defer-division,reduce-columns,distribute-bindings,collapse,reorder,collapse,"
     "dot-products,cache-blocking,fuse-siblings,cache-operand,transpose-scans,vectorize,unroll-and-jam,jam-reductions,distribute-sums,"
-    "tile,fuse-rows,hoist-operand,commute-differences,pack,unroll,prefetch,nontemporal-stores,split-prologue,split-epilogue,limit-code-size,cascade-sums,peel,"
-    "parallelize,expand-divisions,rows-in-results,expand-math"
+    "tile,fuse-rows,hoist-operand,commute-differences,pack,unroll,prefetch,nontemporal-stores,split-prologue,split-epilogue,"
+    "limit-code-size,cascade-sums,peel,parallelize,expand-divisions,rows-in-results,expand-math"
 )
 """Scalar loops to tiles: fuse and order loops, choose lanes, register tiles and layouts, split remainders, use threads."""
 

@@ -135,10 +135,14 @@ class Program:
             for launch in (t for t in walk_steps((s,)) if isinstance(t, Launch) and t.kernel == kernel):
                 for p, b in zip(self.kernels[kernel].params, map(self.root_buffer, launch.arguments), strict=True):
                     later = next((j for j in range(k + 1, len(touched)) if b in touched[j]), k)
-                    size = sum(dim_hint(self.buffers[t].nbytes) for t in set[str]().union(*touched[k:later]))
-                    distance = inf if b in external or launch is not s else size
+                    distance = inf if b in external or launch is not s else self.touched_bytes(k, later)
                     found[p.name] = max(found.get(p.name, 0), distance)
         return found
+
+    def touched_bytes(self, first: int = 0, end: int | None = None) -> int:
+        """Return the bytes of the buffers that the steps first..end-1 use under the size hints; `end` None for all that follow."""
+        names = frozenset[str]().union(*self.touched_buffers[first:end])
+        return sum(dim_hint(self.buffers[b].nbytes) for b in names)
 
     @cached_property
     def touched_buffers(self) -> tuple[frozenset[str], ...]:

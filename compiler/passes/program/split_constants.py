@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from compiler.ir.graph.constant import part_of
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.symbolic.index_expr import Dim, interval, variables
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.dependence import memory_accesses
+from compiler.ir.tile.dependence import MemoryAccess, memory_accesses
 from compiler.ir.tile.kernel import For, Kernel, Param
 from compiler.ir.tile.program import Launch, Program, Step, expand_launches
 from compiler.ir.tile.substitution import NameSupply, unused_name
@@ -32,6 +32,10 @@ class Parts(NamedTuple):
     def distinct(self) -> list[tuple[int, int]]:
         """The parts in the order of their elements."""
         return sorted(set(self.limits.values()))
+
+    def __str__(self) -> str:
+        starts = ", ".join(str(first) for first, _ in self.distinct)
+        return f"{len(self.distinct)} constants, from {starts} on"
 
 
 @register
@@ -60,9 +64,7 @@ class SplitConstants(ProgramPass):
             for p, argument in zip(ir.kernels[step.kernel].params, step.arguments, strict=True):
                 is_alone = argument in constants and readers[argument] == launches[step.kernel] == 1
                 parts = match_parts(kernels[step.kernel], p, context.machine) if is_alone else None
-                starts = [first for first, _ in parts.distinct] if parts else []
-                message = f"%{argument} becomes {len(starts)} constants, from {', '.join(map(str, starts))} on"
-                if parts is None or not context.may_apply(self, message, argument):
+                if parts is None or not context.may_apply(self, f"%{argument} becomes {parts}", argument):
                     arguments.append(argument)
                     continue
                 kernels[step.kernel] = with_parts(kernels[step.kernel], p, parts)
@@ -83,26 +85,27 @@ def match_parts(kernel: Kernel, p: Param, machine: Machine) -> Parts | None:
     if p.role != "const" or p.type.layout is not None or p.type.dtype.element:
         return None
     lanes = machine.lanes(p.type.dtype.bits)
+    accesses = list(memory_accesses(kernel.body, {p.name}))
+    loops = {s.range.var for s in tile.walk(kernel.body) if isinstance(s, For)}
     for dim, extent in enumerate(p.type.static_shape()):
-        limits = index_limits(kernel, p.name, dim)
-        parts = Parts(dim, limits).distinct
-        if len(parts) < 2 or parts[0][0] < 0 or parts[-1][1] >= extent:
+        parts = Parts(dim, index_limits(accesses, dim, loops))
+        distinct = parts.distinct
+        if len(distinct) < 2 or distinct[0][0] < 0 or distinct[-1][1] >= extent:
             continue
-        are_disjoint = all(a[1] < b[0] for a, b in pairwise(parts))
-        are_long = all(last - first + 1 >= lanes for first, last in parts)
-        if are_disjoint and are_long and any(first % lanes for first, _ in parts):
-            return Parts(dim, limits)
+        are_disjoint = all(a[1] < b[0] for a, b in pairwise(distinct))
+        are_long = all(last - first + 1 >= lanes for first, last in distinct)
+        if are_disjoint and are_long and any(first % lanes for first, _ in distinct):
+            return parts
     return None
 
 
-def index_limits(kernel: Kernel, buffer: str, dim: int) -> dict[Dim, tuple[int, int]]:
-    """Map the indices along dimension `dim` with which results load `buffer` to their limits; empty if one is not known.
+def index_limits(accesses: Iterable[MemoryAccess], dim: int, loops: Set[str]) -> dict[Dim, tuple[int, int]]:
+    """Map the indices of loads along dimension `dim` to their limits; empty if one is not known, or varies with other than `loops`.
 
-    An index that varies along a sum is not known: a sum may be split anywhere.
+    Those are the loops over results: a sum may be split anywhere.
     """
-    loops = {s.range.var for s in tile.walk(kernel.body) if isinstance(s, For)}
     limits = dict[Dim, tuple[int, int]]()
-    for a in memory_accesses(kernel.body, {buffer}):
+    for a in accesses:
         index = a.index[dim]
         found = interval(index, a.bounds) if variables(index) <= loops else None
         if found is None or limits.setdefault(index, found) != found:

@@ -62,33 +62,29 @@ class Collapse(TilePass):
     def collapse_inner_loops(self, ir: Kernel, context: Context) -> Kernel:
         """Collapse sequential loops around pointwise statements, as over a row of several dimensions."""
         while (pair := next(self.collapsible_pairs(ir, context), None)) is not None:
-            outer, loop = pair
-            inner = outer.body[0]
-            assert isinstance(inner, For)
+            outer, inner, collapsed = pair
             if not context.may_apply(self, f"%{outer.range.var} and %{inner.range.var} collapsed"):
                 return ir
-            ir = ir.with_statement(outer, loop)
+            ir = collapsed
         return ir
 
-    def collapsible_pairs(self, ir: Kernel, context: Context) -> Iterator[tuple[For, For]]:
-        """Yield sequential loops with one loop inside, around pointwise statements, and the loop that replaces both."""
+    def collapsible_pairs(self, ir: Kernel, context: Context) -> Iterator[tuple[For, For, Kernel]]:
+        """Yield sequential loops with one loop inside, around pointwise statements, and the kernel with one for both."""
         table, lanes = context.accesses(ir), context.machine.lanes(32)
         for outer in (s for s in tile.walk(ir.body) if isinstance(s, For) and not s.parallel and len(s.body) == 1):
             inner = outer.body[0]
             if not isinstance(inner, For) or self.is_long(inner.range) or not is_pointwise([inner]):
                 continue
-            try:
-                loop, delinearized = collapse(outer, inner)
-            except TransformError:
+            accesses = (a for a in table.all if inner.range.var in a.loop_vars)
+            if (joint := joint_loop(table, outer, inner, accesses)) is None:
                 continue
-            v = loop.range.var
-            accesses = [a for a in table.all if inner.range.var in a.loop_vars]
-            body = tuple(substitute_indices(s, delinearized) for s in inner.body)
-            is_divided = ends_inside_vector(inner.range, lanes) and not values_stay_affine(body, v)
-            if not is_divided and stays_affine(table, accesses, delinearized, v):
-                loop = replace(loop, body=body)
-                if not context.kernel_problem(ir.with_statement(outer, loop)):
-                    yield outer, loop
+            loop, delinearized = joint
+            body = collapsed_body(inner.body, inner.range, delinearized, loop.range.var, lanes)
+            if body is None:
+                continue
+            collapsed = ir.with_statement(outer, replace(loop, body=body))
+            if not context.kernel_problem(collapsed):
+                yield outer, inner, collapsed
 
     def collapse_ranges(self, ir: Kernel, context: Context) -> Kernel:
         """Collapse the ranges of reductions, but of contractions that reread an operand, which is packed by dimension."""
@@ -105,12 +101,10 @@ class Collapse(TilePass):
 
     def collapsed_sum(self, table: Accesses, s: Reduce, k: int) -> Reduce | None:
         """Collapse range `k` of a reduction with the one before; None if some address would not be affine."""
-        try:
-            loop, delinearized = collapse(For(s.ranges[k - 1], (), True), For(s.ranges[k], (), True))
-        except TransformError:
+        outer, inner = (For(r, (), True) for r in s.ranges[k - 1 : k + 1])
+        if (joint := joint_loop(table, outer, inner, table.loads_of(s))) is None:
             return None
-        if not stays_affine(table, table.loads_of(s), delinearized, loop.range.var):
-            return None
+        loop, delinearized = joint
         moved = substitute_indices(s, delinearized)
         return replace(moved, ranges=(*s.ranges[: k - 1], loop.range, *s.ranges[k + 1 :]))
 
@@ -120,19 +114,34 @@ class Collapse(TilePass):
 
     def collapse_pair(self, table: Accesses, nest: list[For], k: int, lanes: int) -> Kernel | None:
         """Collapse loop `k` of the nest with the one around it; None if some address would not be affine, or a value cost divisions."""
-        try:
-            loop, delinearized = collapse(nest[k - 1], nest[k])
-        except TransformError:
-            return None
-        v = loop.range.var
-        if not stays_affine(table, (a for a, _ in table.access_groups), delinearized, v):
+        joint = joint_loop(table, nest[k - 1], nest[k], (a for a, _ in table.access_groups))
+        if joint is None:
             return None  # rejects most pairs before a kernel is built
-        body = tuple(substitute_indices(s, delinearized) for s in nest[-1].body)
-        if ends_inside_vector(nest[k].range, lanes) and not values_stay_affine(body, v):
+        loop, delinearized = joint
+        v = loop.range.var
+        body = collapsed_body(nest[-1].body, nest[k].range, delinearized, v, lanes)
+        if body is None:
             return None
         collapsed = table.kernel.with_body(wrap_in_nest([*nest[: k - 1], loop, *nest[k + 1 :]], body))
         table = Accesses(collapsed)
         return collapsed if stays_affine(table, table.all, {}, v) else None
+
+
+def joint_loop(
+    table: Accesses, outer: For, inner: For, accesses: Iterable[Access]
+) -> tuple[For, dict[str, Dim]] | None:
+    """Return one loop for two and the indices that replace their variables; None if there is none, or some address would not be affine."""
+    try:
+        loop, delinearized = collapse(outer, inner)
+    except TransformError:
+        return None
+    return (loop, delinearized) if stays_affine(table, accesses, delinearized, loop.range.var) else None
+
+
+def collapsed_body(body: Block, inner: Range, delinearized: Mapping[str, Dim], v: str, lanes: int) -> Block | None:
+    """Return the body in the joint loop `v`; None if `inner` ends inside a vector and each lane would divide for a value."""
+    new = tuple(substitute_indices(s, delinearized) for s in body)
+    return None if ends_inside_vector(inner, lanes) and not values_stay_affine(new, v) else new
 
 
 def rereads_operand(table: Accesses, s: Reduce) -> bool:

@@ -37,16 +37,17 @@ class CommuteDifferences(TilePass):
             around = table.loops[stmt.ranges[0].var][2]
             lanes = {r.var for r in (*around, *stmt.ranges) if r.lanes}
             unsigned = names_without_sign(stmt)
-            body = tuple(
-                replace(s, value=new)
-                if isinstance(s, Let)
-                and s.name in unsigned
-                and (new := commuted(table, s.value, lanes)) is not None
-                and context.may_apply(self, f"%{s.name} has its broadcast operand last")
-                else s
-                for s in stmt.body
-            )
-            return (stmt if body == stmt.body else replace(stmt, body=body),)
+
+            def bound(s: Stmt) -> Block:
+                if not isinstance(s, Let) or s.name not in unsigned:
+                    return (s,)
+                new = commuted(table, s.value, lanes)
+                if new is None or not context.may_apply(self, f"%{s.name} has its broadcast operand last"):
+                    return (s,)
+                return (replace(s, value=new),)
+
+            body = tile.expand_stmts(stmt.body, bound)
+            return (stmt if body is stmt.body else replace(stmt, body=body),)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
@@ -68,16 +69,15 @@ def varies(table: Accesses, e: Expr, loops: set[str]) -> bool:
 def names_without_sign(s: Reduce) -> set[str]:
     """Return the values bound in a reduction that it only squares, or takes the absolute value of."""
     values = [*(t.value for t in s.body if isinstance(t, Let)), s.value]
-    calls = [e for value in values for e in value.subexprs]
-    uses = Counter(a.name for e in calls for a in e.args if isinstance(a, Ref))
+    uses = Counter(a.name for value in values for e in value.subexprs for a in e.args if isinstance(a, Ref))
     uses.update(value.name for value in values if isinstance(value, Ref))
-    even = Counter(name for e in calls for name in even_operands(e))
+    even = Counter(name for value in values for e in value.calls for name in even_operands(e))
     return {name for name, count in uses.items() if even[name] == count}
 
 
-def even_operands(e: Expr) -> Iterator[str]:
+def even_operands(e: PrimitiveCall) -> Iterator[str]:
     """Yield the names that a call takes whatever their sign, once for each operand."""
-    names = [a.name for a in e.args if isinstance(a, Ref)]
-    is_square = isinstance(e, PrimitiveCall) and e.primitive == "mul" and len(names) == 2 and names[0] == names[1]
-    if is_square or (isinstance(e, PrimitiveCall) and e.primitive == "abs"):
+    names = [a.name for a in e.operands if isinstance(a, Ref)]
+    is_square = e.primitive == "mul" and len(names) == 2 and names[0] == names[1]
+    if is_square or e.primitive == "abs":
         yield from names

@@ -66,8 +66,7 @@ class NontemporalStores(TilePass):
         most = {p.name: machine.l3 // self.cache_divisor for p in ir.params if p.role == "out"}
         if program is None or all(dim_hint(p.type.nbytes) <= most.get(p.name, inf) for p in ir.params):
             return most
-        touched = sum(dim_hint(program.buffers[b].nbytes) for b in frozenset[str]().union(*program.touched_buffers))
-        if touched <= 2 * machine.l3 // self.cache_divisor:
+        if program.touched_bytes() <= 2 * machine.l3 // self.cache_divisor:
             return {}
         reuse = program.reuse_bytes(context.kernel)
         in_place = {out for source, out in aliasable_pairs(ir) if reuse.get(source) == 0}

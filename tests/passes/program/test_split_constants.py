@@ -15,7 +15,9 @@ from compiler.testing.checks import check_pass
 ROWS = 20
 """No multiple of the 16 lanes of the tests' machine."""
 
-WEIGHTS = "[" + ", ".join(f"[{k}, {k % 7}]" for k in range(2 * ROWS)) + "]"
+
+def weights(rows: range) -> str:
+    return f"[{', '.join(f'[{k}, {k % 7}]' for k in rows)}]"
 
 
 def program(constants: str, arguments: str, params: str, first: str, second: str, rows: int = ROWS) -> str:
@@ -32,13 +34,17 @@ def program(constants: str, arguments: str, params: str, first: str, second: str
 def whole(first: str, second: str, rows: int = ROWS) -> str:
     """Return the program that reads one constant."""
     return program(
-        f"constant %w: f32[{2 * ROWS}, 2] {WEIGHTS}", "%w", f"const %w: f32[{2 * ROWS}, 2]", first, second, rows
+        f"constant %w: f32[{2 * ROWS}, 2] {weights(range(2 * ROWS))}",
+        "%w",
+        f"const %w: f32[{2 * ROWS}, 2]",
+        first,
+        second,
+        rows,
     )
 
 
 def test_halves_that_gate_each_other() -> None:
-    rows = WEIGHTS[1:-1].split(", [")
-    low, high = (f"[{', '.join('[' + r.strip('[]') + ']' for r in part)}]" for part in (rows[:ROWS], rows[ROWS:]))
+    low, high = weights(range(ROWS)), weights(range(ROWS, 2 * ROWS))
     check_pass(
         "split-constants",
         before=whole("%w[%j, %r]", f"%w[%j + {ROWS}, %s]"),
