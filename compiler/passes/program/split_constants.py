@@ -16,7 +16,7 @@ from compiler.ir.symbolic.index_expr import Dim, interval, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.dependence import MemoryAccess, memory_accesses
 from compiler.ir.tile.kernel import For, Kernel, Param
-from compiler.ir.tile.program import Launch, Program, Step, expand_launches
+from compiler.ir.tile.program import Launch, Program, Step, expand_launches, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import NameSupply, unused_name
 from compiler.ir.types import TensorType
 from compiler.passes.base import Context, ProgramPass, register
@@ -48,7 +48,7 @@ class SplitConstants(ProgramPass):
     @gate(const %w.0: f32[103, 64], const %w.103: f32[103, 64], ...) { ... %w.0[%i, %r] ... %w.103[%i, %r] ... }    launch @gate(%w.0, %w.103, ...)
 
     Each of them can be packed for vectors, as halves that gate each other are.  Applies where a part of at least one vector
-    begins inside a vector, and no other kernel reads the constant.
+    begins inside a vector, and nothing but one launch reads the constant.
     """
 
     name = "split-constants"
@@ -57,12 +57,13 @@ class SplitConstants(ProgramPass):
     def run(self, ir: Program, context: Context) -> Program:
         readers = Counter(a for launch in ir.launches for a in launch.arguments)
         launches = Counter(launch.kernel for launch in ir.launches)
+        whole = {b for s in walk_steps(ir.steps) for b in non_launch_buffers(s)}
         kernels, buffers, constants = dict(ir.kernels), dict(ir.buffers), dict(ir.constants)
 
         def split(step: Launch) -> Iterator[Step]:
             arguments: list[str] = []
             for p, argument in zip(ir.kernels[step.kernel].params, step.arguments, strict=True):
-                is_alone = argument in constants and readers[argument] == launches[step.kernel] == 1
+                is_alone = argument in constants.keys() - whole and readers[argument] == launches[step.kernel] == 1
                 parts = match_parts(kernels[step.kernel], p, context.machine) if is_alone else None
                 if parts is None or not context.may_apply(self, f"%{argument} becomes {parts}", argument):
                     arguments.append(argument)

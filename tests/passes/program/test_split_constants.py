@@ -83,6 +83,14 @@ def test_a_constant_of_two_kernels_stays_whole() -> None:
     )
 
 
+def test_a_constant_that_is_returned_stays_whole() -> None:
+    text = whole("%w[%j, %r]", f"%w[%j + {ROWS}, %s]")
+    text = text.replace("output %y", f"output %copy: f32[{2 * ROWS}, 2]  output %y").replace(
+        "launch", "copy %w -> %copy  launch"
+    )
+    check_pass("split-constants", unchanged=text)
+
+
 class Gated(nn.Module):
     """Halves of 103 columns with a bias, one of which gates the other."""
 
