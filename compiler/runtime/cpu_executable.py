@@ -30,7 +30,7 @@ from compiler.runtime.constants import pack_once
 from compiler.runtime.executable import Executable, split_segments
 from compiler.runtime.loader import Library, link_objects
 from compiler.runtime.native_call_stub import POOL_THRESHOLD, NativeCallStub, NativeSegment
-from compiler.runtime.pool import GLOBAL_POOL
+from compiler.runtime.pool import map_block
 from compiler.runtime.threads import kernel_functions
 
 EntryFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -167,10 +167,11 @@ class CPUExecutable(Executable):
             words[word] = self._dynamic_value(name)
         for name, array in self.constants.items():
             words[self.frame_words[name]] = array.ctypes.data
-        block = GLOBAL_POOL.allocate(self.memory_plan.size) if 0 < self.memory_plan.size < POOL_THRESHOLD else None
-        if block is not None:
-            words[call_frame.WORKSPACE] = block.address
-        return words, ctypes.addressof(words), block
+        size = self.memory_plan.size
+        workspace = map_block(size) if 0 < size < POOL_THRESHOLD else None
+        if workspace is not None:
+            words[call_frame.WORKSPACE] = workspace.address
+        return words, ctypes.addressof(words), workspace
 
     def _dynamic_value(self, name: str) -> int:
         """Return the value of a size, or the offset of a buffer in the workspace."""

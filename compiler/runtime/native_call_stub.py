@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from compiler.codegen.llvm.call_frame import STATUS, WORKSPACE
+from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.runtime.call_stub import CallStub, EagerSegment, RunFunction
 from compiler.runtime.pool import GLOBAL_POOL
 from compiler.runtime.threads import prepare_call
@@ -38,7 +39,7 @@ empty_strided = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", _torch_em
 """Returns an uninitialised CPU tensor, as Inductor allocates its own: at a third of the cost of `torch.empty_strided`."""
 
 POOL_THRESHOLD = 512 << 10
-"""Bytes from which outputs and workspaces come from the pool.  Below, malloc reuses memory as well and costs 3 us less."""
+"""Bytes from which outputs and workspaces come from the pool.  Below, malloc reuses memory as well and costs less."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,6 @@ class NativeCallStub(CallStub):
         """Return the function and its source."""
         self.bindings |= {
             "empty_strided": empty_strided,
-            "pool_tensor": GLOBAL_POOL.empty_tensor,
-            "allocate": GLOBAL_POOL.allocate,
-            "release": GLOBAL_POOL.release,
             "prepare_call": prepare_call,
         }
         return super().compile()
@@ -97,8 +95,6 @@ class NativeCallStub(CallStub):
     def _emit_completion(self) -> None:
         if self._has_native_segments:
             self._emit_line(f"if words[{STATUS}]: raise index_error(words)")
-            if self._uses_pool:
-                self._emit_line("release(block)")
             self._emit_line("frames.append(frame)")
 
     def _emit_address(self, name: str) -> None:
@@ -117,8 +113,9 @@ class NativeCallStub(CallStub):
         self._emit_line("except IndexError: frame = new_frame()")
         self._emit_line("words, frame_address, _ = frame")
         if self._uses_pool:
-            self._emit_line(f"block = allocate({self.workspace})")
-            self._emit_line(f"words[{WORKSPACE}] = block.address")
+            self.bindings["new_workspace"] = GLOBAL_POOL.queue(self.workspace, torch.uint8).empty_tensor
+            self._emit_line(f"workspace = new_workspace(({self.workspace},), (1,))")
+            self._emit_line(f"words[{WORKSPACE}] = workspace.data_ptr()")
 
     def _emit_kernels(self, k: int, segment: Any) -> None:
         for name in segment.new_tensors:
@@ -127,11 +124,14 @@ class NativeCallStub(CallStub):
         self._emit_line(f"segment{k}(frame_address)")
 
     def _emit_allocation(self, name: str) -> None:
-        t, arguments = self.types[name], ", ".join(self._new_tensor_arguments(name))
+        t, (shape, stride, dtype) = self.types[name], self._new_tensor_arguments(name)
         assert isinstance(t.numel, int)
-        is_large = t.numel * t.dtype.bytes >= POOL_THRESHOLD
-        tensor = f"pool_tensor({arguments}, {t.numel})" if is_large else f"empty_strided({arguments})"
-        self._emit_line(f"{self._variable(name)} = {tensor}")
+        nbytes = t.numel * t.dtype.bytes
+        if nbytes >= POOL_THRESHOLD:
+            new_tensor = self._bind("new_tensor", name, GLOBAL_POOL.queue(nbytes, TORCH_DTYPES[t.dtype]).empty_tensor)
+            self._emit_line(f"{self._variable(name)} = {new_tensor}({shape}, {stride})")
+        else:
+            self._emit_line(f"{self._variable(name)} = empty_strided({shape}, {stride}, {dtype})")
         self._emit_address(name)
 
     def _emit_eager_call(self, segment: EagerSegment) -> None:

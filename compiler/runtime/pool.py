@@ -1,7 +1,8 @@
 """Memory pool for workspaces and large outputs.
 
 Fresh memory from the operating system costs a page fault per 4 KiB touched, several times the cost of a memory-bound kernel.
-A block returns to the pool when its tensor and all views of it are freed, and serves the next request of its size class.
+The pool keeps a tensor for each block of memory.  A block is idle while that tensor alone uses its storage, and then serves the next
+request of its size class and dtype; no finalizer has to run.
 """
 
 from __future__ import annotations
@@ -11,27 +12,45 @@ import mmap
 import os
 import threading
 from collections import deque
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
 
 import torch
+from torch import Tensor
 
 PAGE, HUGE_PAGE = 4096, 2 << 20
 """Bytes of a page, and of a huge page of x86-64 and AArch64 Linux."""
 
-IDLE_LIMIT = 1 << 30
-"""Most bytes of unused memory that the pool holds; chosen empirically."""
+POOL_LIMIT = 1 << 30
+"""Most bytes that the pool knows, idle or in use; chosen empirically."""
+
+PROBES = (-1, -2, 0, 1, 2, 3)
+"""Positions tried in a queue: blocks that were handed out last may still be in a cache, those handed out first are likely idle."""
+
+
+def _reinterpret_with_torch(tensor: Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> Tensor:
+    return tensor.detach().as_strided(size, stride, offset)
+
+
+reinterpret: Callable[[Tensor, tuple[int, ...], tuple[int, ...], int], Tensor]
+reinterpret = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", _reinterpret_with_torch)
+"""Returns a new tensor over the storage of another one, as Inductor makes its own: no view, at half the cost of `as_strided`."""
+
+storage_users: Callable[[int], int] = torch._C._storage_Use_Count
+"""Returns how many tensors and other objects share the storage at an address, itself included."""
+
+IDLE_USERS = 2
+"""Users of the storage of an idle block: the pool's tensor, and `storage_users` while it counts."""
 
 
 @dataclass(eq=False)
-class PooledBlock:
+class MappedBlock:
     """Block of `size` bytes at `address`, aligned to a page, or a huge page from 2 MiB on; unmapped with `region`."""
 
     address: int
     size: int
     region: mmap.mmap
-    returned_at: int = 0  # ordinal of its last return to the pool
 
     @property
     def offset(self) -> int:
@@ -39,65 +58,93 @@ class PooledBlock:
         return self.address - ctypes.addressof(ctypes.c_char.from_buffer(self.region))
 
 
+@dataclass(eq=False, slots=True)
+class PooledBlock:
+    """The pool's `tensor` of a block of `size` bytes, and the address of the tensor's storage object in C++."""
+
+    tensor: Tensor
+    storage: int
+    size: int
+    used_at: int = 0  # ordinal of its last use
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no other tensor uses the block."""
+        return storage_users(self.storage) == IDLE_USERS
+
+
+@dataclass(eq=False)
+class BlockQueue:
+    """Blocks of one size class and dtype, in the order of their last use; threads may allocate at the same time."""
+
+    pool: MemoryPool
+    size: int
+    dtype: torch.dtype
+    blocks: deque[PooledBlock] = field(default_factory=deque)
+
+    def empty_tensor(self, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+        """Return an uninitialised tensor of at most `size` bytes."""
+        with self.pool.lock:
+            block = self._take_idle() or self._add()
+            block.used_at = next(self.pool.clock)
+            self.blocks.append(block)
+            return reinterpret(block.tensor, shape, stride, 0)
+
+    def _take_idle(self) -> PooledBlock | None:
+        """Remove an idle block from the queue and return it; None if the blocks that are tried are in use."""
+        blocks = self.blocks
+        length = len(blocks)
+        for k in PROBES:
+            if k < length and -k <= length and storage_users(blocks[k].storage) == IDLE_USERS:
+                block = blocks[k]
+                del blocks[k]
+                return block
+        blocks.rotate(-4)  # other ones are tried next time
+        return None
+
+    def _add(self) -> PooledBlock:
+        """Return a new block."""
+        mapped = map_block(self.size)
+        n = self.size // self.dtype.itemsize
+        with torch.inference_mode(False):
+            tensor = torch.frombuffer(mapped.region, dtype=self.dtype, count=n, offset=mapped.offset)
+        self.pool.trim(self.pool.limit - self.size)
+        return PooledBlock(tensor, tensor.untyped_storage()._cdata, self.size)
+
+
 class MemoryPool:
-    """Thread-safe pool of blocks by size class."""
+    """Queues of blocks, of `limit` bytes in all."""
 
-    def __init__(self, idle_limit: int = IDLE_LIMIT) -> None:
-        self.idle_limit = idle_limit
-        self.idle_bytes = 0
-        self._idle: dict[int, list[PooledBlock]] = {}
-        self._clock = 0
-        self._lock = threading.Lock()
-        # a finalizer may return a block while this thread holds the lock: finalizers only append here
-        self._returned: deque[PooledBlock] = deque()
+    def __init__(self, limit: int = POOL_LIMIT) -> None:
+        self.limit = limit
+        self.lock = threading.Lock()
+        self.clock = count()
+        self._queues: dict[tuple[int, torch.dtype], BlockQueue] = {}
 
-    def allocate(self, nbytes: int) -> PooledBlock:
-        """Return an uninitialised block of at least `nbytes` and at least one byte."""
-        size = size_class(nbytes)
-        with self._lock:
-            self._reclaim()
-            stack = self._idle.get(size)
-            if stack:
-                self.idle_bytes -= size
-                return stack.pop()
-        return map_block(size)
+    def queue(self, nbytes: int, dtype: torch.dtype) -> BlockQueue:
+        """Return the blocks that serve tensors of `nbytes` and `dtype`."""
+        key = size_class(nbytes), dtype
+        return self._queues.setdefault(key, BlockQueue(self, *key))
 
-    def release(self, block: PooledBlock) -> None:
-        """Return `block` to the pool; beyond the limit, the blocks idle for longest are unmapped."""
-        self._returned.append(block)
-        if self._lock.acquire(blocking=False):
-            try:
-                self._reclaim()
-            finally:
-                self._lock.release()
-
-    def empty_tensor(
-        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, count: int
-    ) -> torch.Tensor:
-        """Return an uninitialised tensor of `count` > 0 elements; its block returns to the pool with its storage."""
-        block = self.allocate(count * dtype.itemsize)
-        lease = _lease_type(block.size).from_address(block.address)
-        lease.pool, lease.block = self, block
-        return torch.frombuffer(lease, dtype=dtype, count=count).as_strided_(shape, stride)
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of unused blocks."""
+        return sum(b.size for queue in self._queues.values() for b in queue.blocks if b.is_idle)
 
     def clear(self) -> None:
-        """Unmap every idle block."""
-        with self._lock:
-            self._reclaim()
-            self._idle.clear()
-            self.idle_bytes = 0
+        """Forget every block; idle ones are unmapped, others with their last tensor."""
+        with self.lock:
+            self.trim(0)
 
-    def _reclaim(self) -> None:
-        """Make returned blocks available, then trim to the limit.  The caller holds the lock."""
-        while self._returned:
-            block = self._returned.popleft()
-            self._clock += 1
-            block.returned_at = self._clock
-            self._idle.setdefault(block.size, []).append(block)
-            self.idle_bytes += block.size
-        while self.idle_bytes > self.idle_limit:
-            oldest = min((stack for stack in self._idle.values() if stack), key=lambda stack: stack[0].returned_at)
-            self.idle_bytes -= oldest.pop(0).size
+    def trim(self, limit: int) -> None:
+        """Forget the blocks used longest ago until at most `limit` bytes are left.  The caller holds the lock."""
+        blocks = [(b, queue.blocks) for queue in self._queues.values() for b in queue.blocks]
+        held = sum(b.size for b, _ in blocks)
+        for block, queue in sorted(blocks, key=lambda pair: pair[0].used_at):
+            if held <= limit:
+                break
+            queue.remove(block)
+            held -= block.size
 
 
 def size_class(nbytes: int) -> int:
@@ -107,7 +154,7 @@ def size_class(nbytes: int) -> int:
     return -(-pages // step) * step * PAGE
 
 
-def map_block(size: int) -> PooledBlock:
+def map_block(size: int) -> MappedBlock:
     """Map fresh memory; on Linux, huge pages are requested for large blocks."""
     alignment = HUGE_PAGE if size >= HUGE_PAGE else PAGE
     padding = alignment if alignment > PAGE else 0
@@ -119,21 +166,7 @@ def map_block(size: int) -> PooledBlock:
     address = -(-start // alignment) * alignment
     if padding and hasattr(mmap, "MADV_HUGEPAGE"):
         region.madvise(mmap.MADV_HUGEPAGE, address - start, size)
-    return PooledBlock(address, size, region)
-
-
-@lru_cache(maxsize=1024)
-def _lease_type(size: int) -> Any:
-    """Return a type whose objects expose `size` bytes as a buffer and release their block when freed."""
-
-    class Lease(ctypes.c_char * size):  # type: ignore[misc]  # the length is known only now
-        pool: MemoryPool
-        block: PooledBlock
-
-        def __del__(self) -> None:
-            self.pool.release(self.block)
-
-    return Lease
+    return MappedBlock(address, size, region)
 
 
 GLOBAL_POOL = MemoryPool()
@@ -142,7 +175,7 @@ GLOBAL_POOL = MemoryPool()
 
 def _reset_lock() -> None:
     """Replace the lock in a forked child, where no thread would release it if it was held during the fork."""
-    GLOBAL_POOL._lock = threading.Lock()
+    GLOBAL_POOL.lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from compiler.runtime.memory import align_up
-from compiler.runtime.pool import PAGE, PooledBlock, map_block
+from compiler.runtime.pool import PAGE, MappedBlock, map_block
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -26,7 +26,7 @@ MAX_CHUNK_BYTES = 1 << 30
 class ArenaChunk:
     """A block whose first `used` bytes are allocated."""
 
-    block: PooledBlock
+    block: MappedBlock
     used: int = 0
 
     def bytes(self, start: int, count: int) -> Bytes:
