@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, prod
 
 from compiler.analysis.contraction_nodes import mixed_contractions, operand_positions, widening_shape
 from compiler.ir import ops
@@ -11,6 +11,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import var, variables
+from compiler.ir.tile.kernel import dim_hint
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.fold import constant_sources, constant_values
 
@@ -23,7 +24,8 @@ class PadReductions(GraphPass):
     %y = conv %x, %w   ->   %a = pad %x   %b = pad %w   %y = conv %a, %b         3 channels of u8 become 4
 
     Where each result adds over its own channel alone, rows of a window over a padded image are added at once: 3 become 4.
-    The target multiplies the dtypes of the operands.  Sums are the same: the padding of constants is zero.
+    The target multiplies the dtypes of the operands.  Operands that are not constant are copied to be padded, which pays if the
+    elements of both are multiplied often enough.  Sums are the same: the padding is zero.
     """
 
     name = "pad-reductions"
@@ -33,19 +35,22 @@ class PadReductions(GraphPass):
         constants, new = constant_sources(ir), dict[Node, Node]()
         for n in mixed_contractions(ir):
             found = widening_shape(n.operands, n.dtype.compute, context.matrix_shapes)
-            if found is None or found[0].m != 1 or n.operands[1] not in constants:
+            if found is None or found[0].m != 1:
                 continue
             sums = summed_channels(n) or summed_rows(n)
             missing = -sums.extent % found[0].k if sums else 0
             if sums is None or not missing or (sums.is_window and missing >= sums.extent):
                 continue
+            is_constant = n.operands[1] in constants
+            if not is_constant and least_reuse(n, sums) < context.machine.min_operand_reuse:
+                context.missed(self, "too few products share an element to pay for padded copies", n)
+                continue
             if not context.may_apply(self, f"{sums} padded to {sums.extent + missing}", n):
                 continue
             x, w = n.operands
             weights = pad_end(w, sums.of_weights, missing)
-            new[n] = n.with_operands(
-                (pad_end(x, sums.of_values, missing * sums.step), constant_values([weights])[weights])
-            )
+            weights = constant_values([weights])[weights] if is_constant else weights
+            new[n] = n.with_operands((pad_end(x, sums.of_values, missing * sums.step), weights))
         return ir.replace_nodes(new)
 
 
@@ -101,6 +106,12 @@ def summed_rows(n: Node) -> SummedDim | None:
 def is_padded(x: Node, dim: int) -> bool:
     """Return True if dimension `dim` is padded by a finite number, so that more padding copies nothing."""
     return x.op is ops.pad and isinstance(x.attrs["after"][dim], int) and isfinite(x.attrs["value"])
+
+
+def least_reuse(n: Node, sums: SummedDim) -> int:
+    """Return in how many products an element of either operand of a contraction is a factor at least."""
+    products = prod(map(dim_hint, n.shape)) * sums.extent
+    return min(products // prod(map(dim_hint, x.shape)) for x in n.operands)
 
 
 def pad_end(x: Node, dim: int, count: int) -> Node:

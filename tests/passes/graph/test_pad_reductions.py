@@ -84,3 +84,29 @@ def test_rows_of_windows_stay() -> None:
 )
 def test_other_contractions_stay(text: str) -> None:
     check_pass("pad-reductions", unchanged=text, matrix_shapes=SHAPES)
+
+
+ARGUMENTS = "graph(%x: bf16[{m}, 3], %w: bf16[3, {n}]) {{ {pads} %y = matmul {operands} return %y }}"
+PADS = "%a = pad %x {before=[0, 0], after=[0, 1]}  %b = pad %w {before=[0, 0], after=[1, 0]} "
+
+
+def test_arguments_are_copied_if_their_elements_are_multiplied_often() -> None:
+    check_pass(
+        "pad-reductions",
+        before=ARGUMENTS.format(m=16, n=20, pads="", operands="%x, %w"),
+        after=ARGUMENTS.format(m=16, n=20, pads=PADS, operands="%a, %b"),
+        remark="3 channels padded to 4",
+        matrix_shapes=SHAPES,
+    )
+
+
+@pytest.mark.parametrize(("m", "n"), [(2, 20), (20, 2)])
+def test_arguments_are_not_copied_for_few_products(m: int, n: int) -> None:
+    unchanged = ARGUMENTS.format(m=m, n=n, pads="", operands="%x, %w")
+    check_pass(
+        "pad-reductions",
+        before=unchanged,
+        after=unchanged,
+        remark="too few products",
+        matrix_shapes=SHAPES,
+    )
