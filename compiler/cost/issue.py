@@ -136,7 +136,5 @@ def accessed(operations: float, is_store: bool) -> Issue:
 
 def masked(operations: float, is_store: bool, machine: Machine) -> Issue:
     """Return the issue of masked vector loads or stores, for which a machine without mask registers stalls."""
-    has_mask_registers = machine.has_embedded_broadcast  # both came with AVX-512
-    return accessed(operations, is_store) + Issue(
-        stalled=0 if has_mask_registers else machine.masked_access_cycles * operations
-    )
+    stalled = 0 if machine.has_mask_registers else machine.masked_access_cycles * operations
+    return accessed(operations, is_store) + Issue(stalled=stalled)

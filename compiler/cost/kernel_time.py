@@ -15,7 +15,7 @@ from compiler.cost.cache_traffic import NO_REUSE, CacheTraffic, ReuseDistances
 from compiler.cost.code_size import code_lines
 from compiler.cost.issue import Cost, Issue, accessed, called, masked, operation_cost, shuffled
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
-from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved
+from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved, is_spread
 from compiler.cost.tile_strides import TileStrides, trip_count_hint
 from compiler.ir import scalar
 from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall
@@ -282,8 +282,10 @@ class KernelCycles:
             is_dense = columns == stride
             stored = accessed(1, a.is_store) if is_dense else masked(stride / columns, a.is_store, self.machine)
             return (stored + shuffled(log2(columns))) * n
+        m = self.machine
+        if columns < MIN_TRANSPOSE_BLOCK and m.has_mask_registers and a.is_store and is_spread(stride or 0, lane.lanes):
+            return (accessed(stride or 0, True) + shuffled(stride or 0)) * n
         if columns < MIN_TRANSPOSE_BLOCK:
-            m = self.machine
             each = Issue(shuffles=m.gather_shuffles, instructions=m.gather_instructions)
             return (accessed(1, a.is_store) + each) * (n * lanes)
         rows, is_power = n * lanes / columns, columns & (columns - 1) == 0

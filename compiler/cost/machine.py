@@ -67,6 +67,7 @@ class Core:
     shuffle_latency: int = quantity(3, "cycles", "Until a shuffled register can be used.", "shuffle_latency")
     loads_per_broadcast: float = quantity(1.15, "vector loads", "Cost of a broadcast load.", "loads_per_broadcast")
     has_embedded_broadcast: bool = quantity(True, "bool", "Multiply-adds take a scalar from memory themselves.", LISTED)
+    has_mask_registers: bool = quantity(True, "bool", "Masked accesses take no longer than others.", LISTED)
     converts_beside_products: bool = quantity(True, "bool", "Conversions have units of their own.", LISTED)
     adds_beside_products: bool = quantity(
         False, "bool", "Additions and selections have units of their own.", DATA_SHEET

@@ -11,6 +11,11 @@ def is_deinterleaved(stride: int, lanes: int) -> bool:
     return stride not in (0, 1) and abs(stride) <= lanes // 2
 
 
+def is_spread(stride: int, lanes: int) -> bool:
+    """Return True if elements `stride` apart are stored by as many masked vectors, where the machine has mask registers."""
+    return 2 <= stride <= lanes // 2
+
+
 def is_interleaved(columns: Dim, row_stride: Dim, lanes: int) -> bool:
     """Return True if the rows of a stored block are short and close together: vectors of several rows are stored.
 

@@ -18,7 +18,7 @@ from compiler.analysis.scanned_rows import is_scan_of_rows
 from compiler.cost.contraction import ContractionProblem, best_tiles
 from compiler.cost.line_traffic import PAGE_BYTES
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
-from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved
+from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved, is_spread
 from compiler.ir.symbolic.affine import coefficient, contiguous_width
 from compiler.ir.symbolic.index_expr import Dim, interval, product, var, variables
 from compiler.ir.tile import kernel as tile
@@ -108,6 +108,8 @@ def _access_cost(
             each += machine.aliased_transpose_cost * lanes
     elif any(table.stride(a, r.var) == 1 and is_scan_of_rows(table, table.loops[r.var][1], lanes) for r in a.loops):
         each = machine.transpose_cost + 1  # by the pass transpose-scans
+    elif a.is_store and machine.has_mask_registers and is_spread(step, lanes):
+        return vectors * machine.deinterleave_cost * step
     elif a.is_store:
         return vectors * lanes * (machine.aliased_scatter_cost if aliased else machine.scatter_cost)
     else:

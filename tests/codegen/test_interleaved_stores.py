@@ -7,7 +7,7 @@ from native import check_kernel
 
 from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.cost.shuffles import is_interleaved
+from compiler.cost.shuffles import is_interleaved, is_spread
 from compiler.ir.text.tile_parser import parse_kernel
 
 
@@ -22,7 +22,7 @@ def kernel(columns: int, stride: int, rows: int, lanes: int, dtype: str) -> str:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "u8", "bf16"])
-@pytest.mark.parametrize(("columns", "stride"), [(3, 4), (2, 2), (2, 3), (3, 3), (5, 8), (4, 5)])
+@pytest.mark.parametrize(("columns", "stride"), [(3, 4), (2, 2), (2, 3), (3, 3), (5, 8), (4, 5), (1, 2), (1, 5)])
 @pytest.mark.parametrize("rows", [16, 21])
 def test_columns_of_longer_rows(columns: int, stride: int, rows: int, dtype: str, target: str) -> None:
     check_kernel(kernel(columns, stride, rows, 16, dtype), target)
@@ -34,6 +34,6 @@ def test_rows_close_together_need_no_scatter(columns: int, stride: int) -> None:
     """As the passes count on."""
     if columns <= stride:
         text = emit_kernel(parse_kernel(kernel(columns, stride, 32, 16, "u8")), target_by_name("x86-64-v4"))
-        transposed = is_interleaved(columns, stride, 16) or columns >= 4
+        transposed = is_interleaved(columns, stride, 16) or columns >= 4 or is_spread(stride, 16)
         assert ("scatter" not in text) == transposed
         assert is_interleaved(columns, stride, 16) == (stride < 2 * columns and stride <= 8)

@@ -65,8 +65,15 @@ def test_lanes_past_the_end_of_a_loop_are_gathered_too() -> None:
 
 
 def test_scattered_stores_cost_more_the_farther_they_go() -> None:
-    assert score("f32[64]", "%i", y="f32[64, 3]", store="%i, 0") == (64 - 4) - 64 * 4
+    assert score("f32[64]", "%i", y="f32[64, 9]", store="%i, 0") == (64 - 4) - 64 * 4
     assert score("f32[64]", "%i", y="f32[64, 1024]", store="%i, 0") == (64 - 4) - 64 * 20
+
+
+def test_short_steps_are_stored_as_parts_of_vectors_where_masks_are_for_free() -> None:
+    store = "for %i in 0..64 { store %x[%i], %y[%i, 0] }"
+    params = "in %x: f32[64], out %y: f32[64, 3]"
+    assert scores(params, store)["i"] == (64 - 4) + 64 - 3 * 1.5 * 4
+    assert scores(params, store, Machine(has_mask_registers=False))["i"] == (64 - 4) - 64 * 4
 
 
 def test_margins_count_in_alignment_and_strides() -> None:
@@ -154,7 +161,8 @@ def test_blocks_are_turned_where_another_loop_walks_along_memory() -> None:
     assert turned(16) == 16 * (64 - 4) + 16 * 64 - 64 * 3
     assert turned(8) == 8 * (64 - 4) + 8 * 64 - 32 * 4
     assert turned(3) == 3 * (64 - 4) + 3 * 64 - 3 * 4 * 1.5 * 3  # several rows in one vector
-    assert turned(3, gap=4) == 3 * (64 - 4) + 3 * 64 - 3 * 64 * 5
+    assert turned(3, gap=4) == 3 * (64 - 4) + 3 * 64 - 3 * 4 * 1.5 * 7  # a row in several vectors
+    assert turned(3, gap=6) == 3 * (64 - 4) + 3 * 64 - 3 * 64 * 5
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ class KernelEmitter:
 
         With `shared`, threads share the iterations of its parallel loops, which follow all other statements.
         """
-        scope = CodegenScope()
+        scope = CodegenScope(has_mask_registers=self.target.has_mask_registers)
         for k, p in enumerate(self.kernel.params):
             scope.buffers[p.name] = StorageBuffer(
                 f"%p{k}", p.type, is_writable=p.is_written, is_aligned=p.role in ("out", "scratch")

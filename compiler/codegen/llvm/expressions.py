@@ -416,7 +416,7 @@ class ExprEmitter(MemoryEmitter):
         axes: tuple[str, ...],
         nontemporal: Dim | None,
     ) -> None:
-        """Store one element or register; vectors that are not contiguous are scattered."""
+        """Store one element or register; vectors that are not contiguous are spread or scattered."""
         buffer = self.scope.buffers[name]
         dtype = buffer.type.dtype
         lane = self.scope.lane_axis(axes)
@@ -431,7 +431,11 @@ class ExprEmitter(MemoryEmitter):
             return
         mask = self.lane_mask(None, coord, lanes)
         flags = llvm_type(boolean, lanes)
-        if self._has_vector_index(index) or stride != 1:
+        is_affine = not self._has_vector_index(index)
+        if is_affine and (rows := element.spread_rows(self.scope, coord)):
+            assert stride is not None
+            self._store_interleaved(buffer, [bits], stride, rows, coord, None)
+        elif not is_affine or stride != 1:
             offsets = self.emit_resolved_index(element.lane_offset(self.scope, coord), coord, lane)
             pointers = self.b.emit(f"getelementptr {memory_element}, ptr {buffer.pointer}, <{lanes} x i64> {offsets}")
             self.b.intrinsic("void", f"llvm.masked.scatter.{intrinsic_suffix(dtype, lanes)}.v{lanes}p0",

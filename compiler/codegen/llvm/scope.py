@@ -14,7 +14,7 @@ from math import prod
 from compiler.codegen.llvm.builder import first_lanes_mask
 from compiler.codegen.llvm.transpose import register_columns
 from compiler.cost.local_memory import row_stride
-from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_interleaved
+from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_interleaved, is_spread
 from compiler.ir.scalar import Expr
 from compiler.ir.symbolic.affine import coefficient, stride
 from compiler.ir.symbolic.index_expr import Dim, product, substitute, var, variables
@@ -128,6 +128,7 @@ class CodegenScope:
 
     axes: dict[str, Axis] = field(default_factory=dict)
     lane: Axis | None = None  # the one that is mapped to vector lanes
+    has_mask_registers: bool = False  # so that masked stores cost as much as others
     affine_forms: dict[str, Dim] = field(default_factory=dict)  # loop variable -> lo + T * counter + coordinate
     bounds: dict[str, tuple[Dim, Dim]] = field(default_factory=dict)  # inclusive, of counters, coordinates and the lane
     ssa_names: dict[str, str] = field(default_factory=dict)  # counter -> SSA name
@@ -140,6 +141,7 @@ class CodegenScope:
         return CodegenScope(
             dict(self.axes),
             self.lane,
+            self.has_mask_registers,
             dict(self.affine_forms),
             dict(self.bounds),
             dict(self.ssa_names),
@@ -290,6 +292,15 @@ class ElementOffset:
         offset, _ = self.at_coord(scope, {**coord, **block.coords[0]})
         row_stride = self.strides[lane.var]
         return [offset + row_stride * r for r in range(lane.active_lanes(coord[lane.var]))]
+
+    def spread_rows(self, scope: CodegenScope, coord: Coord) -> list[Dim]:
+        """Return the offset of each active lane, if the lanes at `coord` are spread over whole vectors to be stored; else []."""
+        (offset, stride), lane = self.at_coord(scope, coord), scope.lane
+        if lane is None or lane.remaining or stride is None or not is_spread(stride, lane.lanes):
+            return []
+        return (
+            [offset + stride * r for r in range(lane.active_lanes(coord[lane.var]))] if scope.has_mask_registers else []
+        )
 
     def lane_offset(self, scope: CodegenScope, coord: Coord) -> Dim:
         """Return the offset at `coord` as a function of the lane number `LANE_VAR`."""

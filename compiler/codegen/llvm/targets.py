@@ -168,6 +168,11 @@ class CPUTarget(Target):
         return "llvm.x86.avx512.permvar.qi.512" if self.has_feature("avx512vbmi") else ""
 
     @property
+    def has_mask_registers(self) -> bool:
+        """True if vectors of any width are stored under masks as fast as whole ones."""
+        return self.has_feature("avx512vl") and self.has_feature("avx512bw")
+
+    @property
     def emulated(self) -> frozenset[str]:
         """Primitives on floats for which x86 needs a feature that this CPU lacks."""
         if not self.triple.startswith("x86"):

@@ -9,7 +9,7 @@ from math import prod
 from compiler.analysis.convolution_match import match_convolution, match_transposed_convolution, match_zero_padding
 from compiler.analysis.padded_tiles import slice_region
 from compiler.analysis.quantized_value import is_known
-from compiler.cost.machine import Machine
+from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
@@ -37,7 +37,7 @@ class LowerToCol2im(GraphPass):
     """
 
     name = "lower-to-col2im"
-    max_time_ratio: float = 0.9
+    max_time_ratio: float = 0.95
 
     def run(self, ir: Graph, context: Context) -> Graph:
         new: dict[Node, Node] = {}
@@ -74,6 +74,11 @@ class ScatterWindow:
         """Taps of the window."""
         return self.weight.type.static_shape()[2:]
 
+    @property
+    def overlaps(self) -> bool:
+        """True if several pixels may add to a result."""
+        return any(t > s for t, s in zip(self.taps, self.stride, strict=True))
+
 
 def match_window(n: Node) -> ScatterWindow | None:
     """Return the window of a transposed convolution or of one of stride 1 with several taps; None for any other node.
@@ -104,7 +109,8 @@ def direct_cycles(n: Node, window: ScatterWindow, machine: Machine) -> float:
     """Estimate the cycles of convolution `n`.
 
     Lanes along the pixels of a row load a vector of them for each tap, from the second-level cache, and as many taps for each
-    remainder by the stride; lanes along channels may be idle, and so may those at the end of a row.  Zero padding counts as little as results add of it.
+    remainder by the stride; lanes along channels may be idle, and so may those at the end of a row.  Each remainder has a loop nest with partial tiles.
+    Zero padding is not multiplied, but copied with the image.
     """
     _, inputs, outputs = problem_sizes(n.operands[0], window)
     lanes, (batch, _, *area) = machine.lanes(n.dtype.compute.bits), map(dim_hint, n.shape)
@@ -115,7 +121,15 @@ def direct_cycles(n: Node, window: ScatterWindow, machine: Machine) -> float:
     along_pixels = vectors * taps * (outputs / machine.fma_per_cycle + load)
     products = rows * area[-1] * prod(window.taps) / prod(window.stride)
     along_channels = products * -(-outputs // lanes) / machine.fma_per_cycle / machine.products_efficiency
-    return inputs * min(along_pixels, along_channels)
+    nests = 1 + machine.partial_tile_penalty * (prod(window.stride) - 1)
+    return inputs * min(along_pixels, along_channels) * nests + padding_cycles(n.operands[0], machine)
+
+
+def padding_cycles(image: Node, machine: Machine) -> float:
+    """Estimate the cycles to copy an image that is padded, from and to the last cache; 0 for one that is not."""
+    lines = prod(map(dim_hint, image.shape)) * image.dtype.bytes / CACHE_LINE_BYTES
+    is_copied = match_zero_padding(image) is not None
+    return lines * machine.l3_line_cycles * (1 + machine.store_transfers) if is_copied else 0.0
 
 
 def product_cycles(n: Node, image: Node, window: ScatterWindow, machine: Machine) -> float:
@@ -154,8 +168,8 @@ def as_product(n: Node, image: Node, start: Sequence[int], window: ScatterWindow
     first, channel = 1 + g, 1 + g + len(taps)
     dims = (*range(first), channel, *range(first, channel), *range(channel + 1, by_tap.type.rank))
     windows = ops.as_shape(ops.permute(by_tap, dims=dims), (batch, outputs * window.groups, *taps, *area))
-    if window.taps == window.stride:
-        y = side_by_side(windows, start, n.shape)
+    if not window.overlaps:
+        y = side_by_side(with_gaps(windows, window), start, n.shape)
     else:
         y = ops.col2im(windows, stride=window.stride, dilation=window.dilation, start=start, size=n.shape[2:])
     return ops.as_dtype(y, n.dtype).with_loc(n.loc)
@@ -164,6 +178,15 @@ def as_product(n: Node, image: Node, start: Sequence[int], window: ScatterWindow
 def folded(rows: Node) -> Node:
     """Return the constant that `rows` are a view of as a constant of its own, so that rows are one loop; others as they are."""
     return constant_values([rows]).get(rows, rows) if is_known(rows) else rows
+
+
+def with_gaps(windows: Node, window: ScatterWindow) -> Node:
+    """Return windows [batch, channels, *window, *image] with zeros between one and the next."""
+    gaps = [s - t for s, t in zip(window.stride, window.taps, strict=True)]
+    if not any(gaps):
+        return windows
+    zeros = (0,) * windows.type.rank
+    return ops.pad(windows, before=zeros, after=(0, 0, *gaps, *(0 for _ in gaps)), value=0)
 
 
 def side_by_side(windows: Node, start: Sequence[int], shape: Sequence[Dim]) -> Node:
@@ -182,7 +205,7 @@ def without_padding(n: Node, window: ScatterWindow) -> tuple[Node, tuple[int, ..
     Padding that reaches farther than a window stays: its results lie before the first window.
     """
     image = n.operands[0]
-    padding = match_zero_padding(image) if is_known_finite(n.operands[1]) and window.taps != window.stride else None
+    padding = match_zero_padding(image) if is_known_finite(n.operands[1]) and window.overlaps else None
     if padding is None or padding[0] != (0, 0) or padding[1] != (0, 0):
         return image, window.start
     dims = zip(window.start, padding[2:], window.stride, strict=True)

@@ -124,6 +124,26 @@ def test_windows_that_do_not_overlap_are_put_side_by_side() -> None:
     )
 
 
+def test_windows_with_gaps_are_padded_and_put_side_by_side() -> None:
+    check_pass(
+        ANY_COST,
+        before="""graph(%x: f32[1, 8, 5], %w: f32[8, 3, 2]) {
+          %y = conv_phases %x, %w {stride=[3], start=[1], size=[12]} return %y }""",
+        after="""graph(%x: f32[1, 8, 5], %w: f32[8, 3, 2]) {
+  %permute_0: f32[2, 3, 8] = permute %w {dims=[2, 1, 0]}
+  %reshape_0: f32[6, 8] = reshape %permute_0 {shape=[6, 8]}
+  %matmul_0: f32[1, 6, 5] = matmul %reshape_0, %x {dtype=f32}
+  %reshape_1: f32[1, 2, 3, 5] = reshape %matmul_0 {shape=[1, 2, 3, 5]}
+  %permute_1: f32[1, 3, 2, 5] = permute %reshape_1 {dims=[0, 2, 1, 3]}
+  %pad_0: f32[1, 3, 3, 5] = pad %permute_1 {before=[0, 0, 0, 0], after=[0, 0, 1, 0]}
+  %permute_2: f32[1, 3, 5, 3] = permute %pad_0 {dims=[0, 1, 3, 2]}
+  %reshape_2: f32[1, 3, 15] = reshape %permute_2 {shape=[1, 3, 15]}
+  %slice_0: f32[1, 3, 12] = slice %reshape_2 {dim=2, start=1, size=12}
+  return %slice_0
+}""",
+    )
+
+
 def test_the_taps_of_an_ordinary_convolution_are_turned_around() -> None:
     check_pass(
         ANY_COST,
