@@ -9,7 +9,7 @@ from math import prod
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
 from compiler.ir.symbolic.index_expr import Dim, interval, simplify, size_hint, variables
 from compiler.ir.tile.contraction import is_contraction, without_guard
-from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, dim_hint, extent_hint
+from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, dim_hint, extent_hint, walk
 from compiler.ir.tile.loop_nest import perfect_parallel_nest
 
 
@@ -109,3 +109,27 @@ def reread_bytes(kernel: Kernel) -> int:
             inner = (r for r in a.loops if r.var not in rows and any(r.var in variables(d) for d in a.index))
             most = max(most, prod(dim_hint(r.extent) for r in inner) * table.types[a.buffer].dtype.bytes)
     return most
+
+
+def interleaved_operand(table: Accesses, min_reuse: int) -> str:
+    """Return a buffer from whose lines a contraction reads one element each for a batch, at least `min_reuse` times; "" if there is none.
+
+    sum %k { x[%i, %k, %b] * y[%j, %k, %b] }     %b is the batch: neighbours in memory are factors of different results
+
+    Lanes along the batch need no others where results lie in the same order.
+    """
+    stores = [a for a in table.all if a.is_store]
+    for s in filter(is_contraction, walk(table.kernel.body)):
+        loads = table.loads_of(s)
+        batches = [
+            r
+            for a in loads[:1]
+            for r in a.loops
+            if extent_hint(r) > 1 and all(table.depends_on(x, r.var) for x in loads)
+        ]
+        batches = [r for r in batches if r not in s.ranges and not any(table.stride(a, r.var) == 1 for a in stores)]
+        for a in loads:
+            reuse = prod(extent_hint(r) for r in a.loops if not table.depends_on(a, r.var))
+            if reuse >= min_reuse and any(table.stride(a, r.var) == 1 for r in batches):
+                return a.buffer
+    return ""
