@@ -130,3 +130,11 @@ def test_dense_short_rows_are_neither_scattered_nor_stored_alone() -> None:
         assert "scatter" not in module
         assert len(stores) == c
         assert all("<16 x float>" in line for line in stores)
+
+
+def test_a_block_that_several_stores_read_is_loaded_once() -> None:
+    kernel = """kernel @k(in %x: f32[16, 10], out %y: f32[10, 2, 16]) {
+      for %i in 0..16 tile 16 lanes 16 { for %j in 0..10 tile 10 {
+        %v = %x[%i, %j]  store %v, %y[%j, 0, %i]  store %v * 2.0, %y[%j, 1, %i] } } }"""
+    text = emit_kernel(parse_kernel(kernel), target_by_name("x86-64-v4"))
+    assert text.count("@llvm.masked.load") - text.count("declare") == 16

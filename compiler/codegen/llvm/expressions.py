@@ -166,8 +166,9 @@ class ExprEmitter(MemoryEmitter):
                 visited.add(operation.name)
                 bound = self.scope.values.get(operation.name)
                 if bound is not None and bound.pending is not None:
+                    missing = [c for c in coords if tuple(c[a] for a in bound.axes) not in bound.elements]
                     with self.b.at_line(bound.line):
-                        self._emit_interleaved(bound.pending, coords, visited)
+                        self._emit_interleaved(bound.pending, missing, visited)
             for coord in coords:
                 self.emit_element(operation, coord)
 
