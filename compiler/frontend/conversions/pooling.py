@@ -205,7 +205,11 @@ def adaptive_max_pool(count: int, x: Node, output_size: Sequence[int]) -> tuple[
     flat = (*windows.shape[: first + count], product(windows.shape[first + count :]))
     best = ops.argmax(view(windows, flat), dim=first + count)
     indices = ops.gather(view(expand(index, windows.shape), flat), ops.unsqueeze(best, -1), dim=first + count)
-    return ops.amax(view(windows, flat), dims=(first + count,)), view(indices, best.shape)
+    if all(isinstance(m, int) for m in output_size):
+        pooled = _adaptive_pool(x, output_size, lambda y, d: ops.amax(y, dims=(d,), keepdim=True))
+    else:
+        pooled = ops.amax(view(windows, flat), dims=(first + count,))
+    return pooled, view(indices, best.shape)
 
 
 ResizeDim: TypeAlias = Callable[[Node, int, Dim, Dim, int], Node]
