@@ -8,7 +8,7 @@ instruction for each register of a tile, equal loads of one iteration once, redu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import log2, prod
+from math import frexp, log2, prod
 
 from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.cache_traffic import NO_REUSE, CacheTraffic, ReuseDistances
@@ -361,9 +361,14 @@ def is_apart(r: Range) -> bool:
 
 
 def call_cost(e: PrimitiveCall, machine: Machine) -> int:
-    """Return the cost of a call in multiply-adds: beside a constant, one comparison finds the maximum and NaN."""
+    """Return the cost of a call in multiply-adds: beside a constant, one comparison finds the maximum and NaN.
+
+    LLVM multiplies by the reciprocal of a power of two.
+    """
     if not e.dtype.is_float:  # no NaN
         return scalar.PRIMITIVES[e.primitive].cost
+    if e.primitive == "div" and isinstance(y := e.operands[1], Const) and abs(frexp(y.value)[0]) == 0.5:
+        return operation_cost("mul", machine)
     with_constant = e.primitive in ("min", "max") and any(isinstance(x, Const) for x in e.operands)
     return CONSTANT_BOUND_OPS if with_constant else operation_cost(e.primitive, machine)
 
