@@ -121,15 +121,12 @@ def interleaved_operand(table: Accesses, min_reuse: int) -> str:
     stores = [a for a in table.all if a.is_store]
     for s in filter(is_contraction, walk(table.kernel.body)):
         loads = table.loads_of(s)
-        batches = [
-            r
-            for a in loads[:1]
-            for r in a.loops
-            if extent_hint(r) > 1 and all(table.depends_on(x, r.var) for x in loads)
-        ]
-        batches = [r for r in batches if r not in s.ranges and not any(table.stride(a, r.var) == 1 for a in stores)]
+        around = [r for a in loads[:1] for r in a.loops if r not in s.ranges and extent_hint(r) > 1]
+        batches = [r for r in around if all(table.depends_on(a, r.var) for a in loads)]
+        batches = [r for r in batches if not any(table.stride(a, r.var) == 1 for a in stores)]
         for a in loads:
             reuse = prod(extent_hint(r) for r in a.loops if not table.depends_on(a, r.var))
-            if reuse >= min_reuse and any(table.stride(a, r.var) == 1 for r in batches):
+            terms = prod(extent_hint(r) for r in s.ranges if table.depends_on(a, r.var))
+            if reuse >= min_reuse and terms > 1 and any(table.stride(a, r.var) == 1 for r in batches):
                 return a.buffer
     return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compiler.analysis.accesses import count_divisions
 from compiler.analysis.contraction_nodes import is_contraction_node, operand_positions
 from compiler.analysis.convolution_match import match_padding
 from compiler.analysis.plain_reductions import is_plain_reduction
@@ -109,6 +110,12 @@ def adds_overlapping_products(n: Node) -> bool:
         return any(0 < s < reach for s in strides)
 
     return any(map(overlaps, operand_positions(n)[0]))
+
+
+def divides_results(n: Node) -> bool:
+    """Return True if `n` reduces elements at quotients of its indices, as sums of strided windows that overlap do."""
+    is_reduction = isinstance(n.structure, Reduction) and len(n.operands) == 1
+    return is_reduction and any(map(count_divisions, operand_positions(n)[0]))
 
 
 def contiguous_dim(n: Node) -> int | None:

@@ -16,7 +16,7 @@ from compiler.analysis.plain_reductions import is_plain_reduction
 from compiler.analysis.recomputation import Recomputation, hinted_bytes
 from compiler.analysis.reduction_domains import reads_once
 from compiler.analysis.structural_key import group_key
-from compiler.analysis.windows import adds_overlapping_products
+from compiler.analysis.windows import adds_overlapping_products, divides_results
 from compiler.cost.estimates import TIE, prefers_epilogue, unscheduled_seconds
 from compiler.ir.graph.graph import Graph, postorder, preorder, reachable
 from compiler.ir.graph.node import OPS, Node, input_node, scalar_value
@@ -408,6 +408,8 @@ class GroupSearch:
         if sums and not machine.recomputes_operands and interleaved_operand(Accesses(kernel), reuse):
             return "products of a batch would share the lines of an operand: materialized"
         read = preorder([o for n in sums for o in n.operands], frozenset(body.nodes))
+        if not machine.recomputes_operands and any(map(divides_results, read)):
+            return "products would divide the indices of their operand in each step: materialized"
         in_one_tile = all(reads_once(n, machine.min_block_rows) for n in sums)
         are_apart = in_one_tile and frozenset(sums).isdisjoint(read)
         rows = machine.min_block_rows if in_one_tile else 0

@@ -110,7 +110,7 @@ def direct_cycles(n: Node, window: ScatterWindow, machine: Machine) -> float:
 
     Lanes along the pixels of a row load a vector of them for each tap, from the second-level cache, and as many taps for each
     remainder by the stride; lanes along channels may be idle, and so may those at the end of a row.  Each remainder has a loop nest with partial tiles.
-    Zero padding is not multiplied, but copied with the image.
+    Zero padding is not multiplied, but that of a transposed convolution is copied with the image.
     """
     _, inputs, outputs = problem_sizes(n.operands[0], window)
     lanes, (batch, _, *area) = machine.lanes(n.dtype.compute.bits), map(dim_hint, n.shape)
@@ -122,14 +122,14 @@ def direct_cycles(n: Node, window: ScatterWindow, machine: Machine) -> float:
     products = rows * area[-1] * prod(window.taps) / prod(window.stride)
     along_channels = products * -(-outputs // lanes) / machine.fma_per_cycle / machine.products_efficiency
     nests = 1 + machine.partial_tile_penalty * (prod(window.stride) - 1)
-    return inputs * min(along_pixels, along_channels) * nests + padding_cycles(n.operands[0], machine)
+    cycles = inputs * min(along_pixels, along_channels) * nests
+    return cycles + copy_cycles(n.operands[0], machine) if step > 1 and match_zero_padding(n.operands[0]) else cycles
 
 
-def padding_cycles(image: Node, machine: Machine) -> float:
-    """Estimate the cycles to copy an image that is padded, from and to the last cache; 0 for one that is not."""
+def copy_cycles(image: Node, machine: Machine) -> float:
+    """Estimate the cycles to copy an image from and to the last cache."""
     lines = prod(map(dim_hint, image.shape)) * image.dtype.bytes / CACHE_LINE_BYTES
-    is_copied = match_zero_padding(image) is not None
-    return lines * machine.l3_line_cycles * (1 + machine.store_transfers) if is_copied else 0.0
+    return lines * machine.l3_line_cycles * (1 + machine.store_transfers)
 
 
 def product_cycles(n: Node, image: Node, window: ScatterWindow, machine: Machine) -> float:

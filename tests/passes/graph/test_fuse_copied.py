@@ -1,4 +1,4 @@
-"""fuse: products of a batch whose operands interleave in memory read copies of them."""
+"""fuse: what products read from a copy."""
 
 from __future__ import annotations
 
@@ -38,3 +38,15 @@ def test_interleaved_matrices_are_copied(
     operand: tuple[str, str], columns: int, result: str, machine: Machine, expected: int
 ) -> None:
     assert kernels(operand, columns, result, machine) == expected
+
+
+OVERLAPPING = """graph(%x: f32[1, 8, {taps}, 20], %w: f32[64, 8]) {{
+  %c = col2im %x {{stride=[{stride}], dilation=[1], start=[0], size=[40]}}  %e = neg %c  %z = matmul %w, %e  return %z }}"""
+
+
+@pytest.mark.parametrize(("stride", "divides"), [(2, True), (1, False)])
+def test_sums_at_quotients_of_indices_stay_outside_products(stride: int, divides: bool) -> None:
+    """Lanes and rows of the product would need a copy of the loops for each remainder."""
+    context = Context()
+    run_pipeline(parse_graph(OVERLAPPING.format(taps=4, stride=stride)), "fuse", context)
+    assert any("divide the indices" in r.message for r in context.remarks) == divides
