@@ -221,10 +221,10 @@ def tiling_extent(extent: Dim, unit: int = 1) -> int:
 
 
 def constraint_groups(blocks: list[ContractionNest]) -> list[list[ContractionNest]]:
-    """Group contractions that need common tiles: those that share a row loop or panels of constants."""
+    """Group contractions that need common tiles: those that share a loop of rows or of lanes, or panels of constants."""
     groups: list[list[ContractionNest]] = []
     for b in blocks:
-        related = [g for g in groups if any(o.row == b.row or o.panels & b.panels for o in g)]
+        related = [g for g in groups if any(o.row == b.row or o.lane == b.lane or o.panels & b.panels for o in g)]
         groups = [g for g in groups if g not in related]
         groups.append([*(o for g in related for o in g), b])
     return groups
