@@ -23,7 +23,7 @@ TILE_PASSES = (
     "tighten-reductions,fuse-loops,online-softmax,defer-division,reduce-columns,distribute-bindings,collapse,reorder,collapse,"
     "dot-products,cache-blocking,fuse-siblings,cache-operand,transpose-scans,vectorize,unroll-and-jam,jam-reductions,distribute-sums,"
     "tile,fuse-rows,hoist-operand,commute-differences,pack,unroll,prefetch,nontemporal-stores,split-prologue,split-epilogue,"
-    "limit-code-size,cascade-sums,peel,parallelize,expand-divisions,rows-in-results,expand-math"
+    "limit-code-size,interleave-stores,cascade-sums,peel,parallelize,expand-divisions,rows-in-results,expand-math"
 )
 """Scalar loops to tiles: fuse and order loops, choose lanes, register tiles and layouts, split remainders, use threads."""
 

@@ -15,9 +15,9 @@ from compiler.passes.base import Context, TilePass, from_machine, register
 @register
 @dataclass(frozen=True)
 class LimitCodeSize(TilePass):
-    """Shrink tiles to one vector or scalar where the code would be longer than `max_ops` operations.
+    """Halve tiles, down to one vector or scalar, where the code would be longer than `max_ops` operations.
 
-    for %i in 0..12 tile 12 { 16 long statements }  ->  for %i in 0..12 { 16 long statements }
+    for %i in 0..12 tile 12 { 16 long statements }  ->  for %i in 0..12 tile 6 { 16 long statements }
 
     The loops that repeat most go first, then the unrolled steps of contractions.  Loops around a contraction stay, because its
     accumulators need them.  The limit counts operations on vectors and scalars before tiles are peeled: see
@@ -31,7 +31,7 @@ class LimitCodeSize(TilePass):
         body, before = ir.body, code_size(ir.body)
         size = before
         while size > self.max_ops and (savings := dict(possible_savings(body)) or dict(unrolled_steps(body))):
-            body = with_plain_range(body, max(savings, key=savings.__getitem__))
+            body = with_half_range(body, max(savings, key=savings.__getitem__))
             size = code_size(body)
         if body is ir.body:
             if before > self.max_ops:
@@ -57,10 +57,11 @@ def unrolled_steps(body: Block) -> Iterator[tuple[str, int]]:
         yield from ((r.var, r.unroll) for r in stmt.ranges if r.unroll > 1)
 
 
-def with_plain_range(body: Block, v: str) -> Block:
-    """Return `body` with one vector, or one scalar, at a time in the loop over `v`."""
+def with_half_range(body: Block, v: str) -> Block:
+    """Return `body` with half as many vectors, or scalars, at a time in the loop over `v`, which is not unrolled any more."""
 
     def rule(r: Range, _: Stmt) -> Range:
-        return r.with_(tile=max(r.lanes, 1), unroll=1, balanced=False) if r.var == v else r
+        unit = max(r.lanes, 1)
+        return r.with_(tile=max(1, r.tile // unit // 2) * unit, unroll=1, balanced=False) if r.var == v else r
 
     return tile.map_ranges(body, rule)
