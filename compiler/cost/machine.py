@@ -203,7 +203,7 @@ class Thresholds:
     )
     max_expanded_ops: int = quantity(3000, "operations", "In the code of all remainders: instruction cache.", TIMED)
     max_code_ops: int = quantity(
-        3072, "operations", "In the code of a kernel before tiles are peeled: compile time.", TIMED
+        2304, "operations", "In the code of a kernel before tiles are peeled: compile time.", TIMED
     )
     max_loop_parts: int = quantity(
         32, "loop nests", "For the parts of a result whose windows have different taps: compile time.", TIMED
