@@ -105,42 +105,24 @@ def test_channels_overlaps_and_groups_decide(image: str, weight: str, attrs: str
     assert ("matmul" in {n.op.name for n in graph.nodes}) == lowered
 
 
-def test_windows_that_do_not_overlap_are_put_side_by_side() -> None:
+@pytest.mark.parametrize(
+    ("stride", "size", "padded"),
+    [(2, 8, ""), (3, 12, "%pad_0 = pad %permute_1 {before=[0, 0, 0, 0], after=[0, 0, 1, 0]}")],
+    ids=["adjacent", "with gaps"],
+)
+def test_windows_that_do_not_overlap_are_put_side_by_side(stride: int, size: int, padded: str) -> None:
+    signature = "graph(%x: f32[1, 8, 5], %w: f32[8, 3, 2])"
     check_pass(
         ANY_COST,
-        before="""graph(%x: f32[1, 8, 5], %w: f32[8, 3, 2]) {
-          %y = conv_phases %x, %w {stride=[2], start=[1], size=[8]} return %y }""",
-        after="""graph(%x: f32[1, 8, 5], %w: f32[8, 3, 2]) {
-  %permute_0: f32[2, 3, 8] = permute %w {dims=[2, 1, 0]}
-  %reshape_0: f32[6, 8] = reshape %permute_0 {shape=[6, 8]}
-  %matmul_0: f32[1, 6, 5] = matmul %reshape_0, %x {dtype=f32}
-  %reshape_1: f32[1, 2, 3, 5] = reshape %matmul_0 {shape=[1, 2, 3, 5]}
-  %permute_1: f32[1, 3, 2, 5] = permute %reshape_1 {dims=[0, 2, 1, 3]}
-  %permute_2: f32[1, 3, 5, 2] = permute %permute_1 {dims=[0, 1, 3, 2]}
-  %reshape_2: f32[1, 3, 10] = reshape %permute_2 {shape=[1, 3, 10]}
-  %slice_0: f32[1, 3, 8] = slice %reshape_2 {dim=2, start=1, size=8}
-  return %slice_0
-}""",
-    )
-
-
-def test_windows_with_gaps_are_padded_and_put_side_by_side() -> None:
-    check_pass(
-        ANY_COST,
-        before="""graph(%x: f32[1, 8, 5], %w: f32[8, 3, 2]) {
-          %y = conv_phases %x, %w {stride=[3], start=[1], size=[12]} return %y }""",
-        after="""graph(%x: f32[1, 8, 5], %w: f32[8, 3, 2]) {
-  %permute_0: f32[2, 3, 8] = permute %w {dims=[2, 1, 0]}
-  %reshape_0: f32[6, 8] = reshape %permute_0 {shape=[6, 8]}
-  %matmul_0: f32[1, 6, 5] = matmul %reshape_0, %x {dtype=f32}
-  %reshape_1: f32[1, 2, 3, 5] = reshape %matmul_0 {shape=[1, 2, 3, 5]}
-  %permute_1: f32[1, 3, 2, 5] = permute %reshape_1 {dims=[0, 2, 1, 3]}
-  %pad_0: f32[1, 3, 3, 5] = pad %permute_1 {before=[0, 0, 0, 0], after=[0, 0, 1, 0]}
-  %permute_2: f32[1, 3, 5, 3] = permute %pad_0 {dims=[0, 1, 3, 2]}
-  %reshape_2: f32[1, 3, 15] = reshape %permute_2 {shape=[1, 3, 15]}
-  %slice_0: f32[1, 3, 12] = slice %reshape_2 {dim=2, start=1, size=12}
-  return %slice_0
-}""",
+        before=f"""{signature} {{
+          %y = conv_phases %x, %w {{stride=[{stride}], start=[1], size=[{size}]}} return %y }}""",
+        after=f"""{signature} {{
+          %permute_0 = permute %w {{dims=[2, 1, 0]}}  %reshape_0 = reshape %permute_0 {{shape=[6, 8]}}
+          %matmul_0 = matmul %reshape_0, %x {{dtype=f32}}  %reshape_1 = reshape %matmul_0 {{shape=[1, 2, 3, 5]}}
+          %permute_1 = permute %reshape_1 {{dims=[0, 2, 1, 3]}}  {padded}
+          %permute_2 = permute {"%pad_0" if padded else "%permute_1"} {{dims=[0, 1, 3, 2]}}
+          %reshape_2 = reshape %permute_2 {{shape=[1, 3, {5 * stride}]}}
+          %slice_0 = slice %reshape_2 {{dim=2, start=1, size={size}}}  return %slice_0 }}""",
     )
 
 
