@@ -116,7 +116,7 @@ def interleaved_operand(table: Accesses, min_reuse: int) -> str:
 
     sum %k { x[%i, %k, %b] * y[%j, %k, %b] }     %b is the batch: neighbours in memory are factors of different results
 
-    Lanes along the batch need no others where results lie in the same order.
+    Results that interleave in the same way do not count: lanes along the batch read whole lines.
     """
     stores = [a for a in table.all if a.is_store]
     for s in filter(is_contraction, walk(table.kernel.body)):

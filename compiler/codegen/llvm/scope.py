@@ -296,11 +296,11 @@ class ElementOffset:
     def spread_rows(self, scope: CodegenScope, coord: Coord) -> list[Dim]:
         """Return the offset of each active lane, if the lanes at `coord` are spread over whole vectors to be stored; else []."""
         (offset, stride), lane = self.at_coord(scope, coord), scope.lane
-        if lane is None or lane.remaining or stride is None or not is_spread(stride, lane.lanes):
+        if not scope.has_mask_registers or lane is None or lane.remaining:
             return []
-        return (
-            [offset + stride * r for r in range(lane.active_lanes(coord[lane.var]))] if scope.has_mask_registers else []
-        )
+        if stride is None or not is_spread(stride, lane.lanes):
+            return []
+        return [offset + stride * r for r in range(lane.active_lanes(coord[lane.var]))]
 
     def lane_offset(self, scope: CodegenScope, coord: Coord) -> Dim:
         """Return the offset at `coord` as a function of the lane number `LANE_VAR`."""

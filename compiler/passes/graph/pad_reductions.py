@@ -111,7 +111,7 @@ def is_padded(x: Node, dim: int) -> bool:
 def least_reuse(n: Node, sums: SummedDim) -> int:
     """Return in how many products an element of either operand of a contraction is a factor at least."""
     products = prod(map(dim_hint, n.shape)) * sums.extent
-    return min(products // prod(map(dim_hint, x.shape)) for x in n.operands)
+    return min(products // max(1, prod(map(dim_hint, x.shape))) for x in n.operands)
 
 
 def pad_end(x: Node, dim: int, count: int) -> Node:
