@@ -117,7 +117,7 @@ class MemoryPool:
 
     def __init__(self, limit: int = POOL_LIMIT) -> None:
         self.limit = limit
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a finalizer that runs in between may call a compiled program
         self.clock = count()
         self._queues: dict[tuple[int, torch.dtype], BlockQueue] = {}
 
@@ -175,7 +175,7 @@ GLOBAL_POOL = MemoryPool()
 
 def _reset_lock() -> None:
     """Replace the lock in a forked child, where no thread would release it if it was held during the fork."""
-    GLOBAL_POOL.lock = threading.Lock()
+    GLOBAL_POOL.lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
