@@ -196,6 +196,15 @@ def test_a_floor_next_to_an_integer_may_go_either_way() -> None:
     assert hoped.describe_mismatch(np.array([9.0, 5.0], np.float32))
 
 
+@pytest.mark.parametrize(("dtype", "is_rounded"), [("bf16", True), ("f32", False)])
+def test_a_factor_may_be_rounded_to_the_dtype_of_the_other_one(dtype: str, is_rounded: bool) -> None:
+    """As matrix units multiply probabilities of attention: products of 1 that cancel may be off by that."""
+    text = f"graph(%p: f32[1, 2], %v: {dtype}[2, 1]) {{ %y = matmul %p, %v {{dtype=f32}}  return %y }}"
+    values = parse_graph(text).inputs[1].dtype.numpy
+    hoped = expected(text, np.array([[1.0, 1.0]], np.float32), np.array([[1.0], [-1.0]]).astype(values))
+    assert (2.0**-9 < hoped.error.item() < 2.0**-4) == is_rounded
+
+
 def test_a_sum_that_cancels_may_be_off_by_the_rounding_of_its_terms() -> None:
     x = np.array([1e7, 0.3, -1e7], np.float32)
     hoped = expected("graph(%x: f32[3]) { %y = sum %x {dims=[0]}  return %y }", x)

@@ -63,7 +63,8 @@ def error_bounds(
         case Elementwise():
             return ErrorBounds(rounding, _formula_error(node, operands, value, inner))
         case Reduction(combine="add"):
-            return ErrorBounds(rounding, _sum_error(node, operands, inner, _reduction_length(node)))
+            computing = _sum_error(node, operands, inner, _reduction_length(node))
+            return ErrorBounds(rounding, computing + _factor_error(node, operands))
         case Reduction(combine="mul"):
             return ErrorBounds(rounding, _product_error(node, operands, value, inner, _reduction_length(node)))
         case ConstantLinear():
@@ -148,6 +149,18 @@ def _sum_error(node: Node, operands: list[torch.Tensor], eps: float, count: int)
     error: torch.Tensor = magnitude * eps * (2 + 0.25 * count**0.5)
     error = (error * 8 if weighted else error) + torch.where(magnitude > 0, count * _smallest_increment(node) / 2, 0.0)
     return torch.where((magnitude * eps < 0.5) & exact, torch.zeros(()).double(), error)
+
+
+def _factor_error(node: Node, operands: list[torch.Tensor]) -> torch.Tensor:
+    """Bound the error of rounding the wider factor of products to the dtype of the other one, as matrix units of GPUs take it."""
+    dtypes = [o.dtype for o in node.operands]
+    narrow = [d for d in dtypes if d.is_reduced_float]
+    if len(dtypes) != 2 or len(narrow) != 1 or not all(d.is_float for d in dtypes):
+        return torch.zeros(()).double()
+    absolute = [o.double().abs().nan_to_num(0.0, 0.0) for o in operands]
+    magnitude: Any = evaluate_node(node, absolute, torch.float64)
+    error: torch.Tensor = magnitude * resolution(narrow[0])[0] / 2
+    return error
 
 
 def has_known_codes(node: Node) -> bool:
