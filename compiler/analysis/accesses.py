@@ -237,7 +237,7 @@ class Accesses:
         paths = (dropwhile(lambda r: r.var != v, a.loops) for a in self._accesses_in_loops[v])
         inside_loops = {v, *(r.var for path in paths for r in path)}
         inner = inside_loops | {n for n, loops in self.loops_by_name.items() if loops & inside_loops}
-        bounds = {n: self.loop_bounds.get(n) for n in inner - {v}}
+        bounds = {n: self.loop_bounds.get(n) for n in inner}
         for name in {a.buffer for a in inside if a.is_store}:
             own = {a.index for a in inside if a.buffer == name}
             if not all(is_confined(a, b, v, bounds) for a, b in combinations_with_replacement(own, 2)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import gcd
 from typing import TypeAlias
 
 from compiler.ir.symbolic.affine import stride
@@ -102,10 +103,11 @@ def conflicting_buffer(first: Block, second: Block, loop: str = "") -> str | Non
 def is_confined(a: Index, b: Index, v: str, inner: Mapping[str, IndexBounds]) -> bool:
     """Return True if accesses at `a` and `b` can touch one element only in the same iteration of loop `v`.
 
-    `inner` gives the bounds of the values bound inside `v`, which differ between the accesses; other variables are fixed.
+    `inner` gives the bounds of the values bound inside `v`, which differ between the accesses, and perhaps those of `v`; other variables are
+    fixed.
     """
     subscripts = [*zip(a, b, strict=True), *_joined_subscripts(a, b)]
-    return any(_pins_iteration(x, y, v, inner) for x, y in subscripts)
+    return any(_pins_iteration(x, y, v, inner) or _is_stepped_over(x, y, v, inner) for x, y in subscripts)
 
 
 def _joined_subscripts(a: Index, b: Index) -> Iterator[tuple[Dim, Dim]]:
@@ -124,7 +126,7 @@ def _moduli(d: Dim) -> set[Dim]:
 
 def _pins_iteration(x: Dim, y: Dim, v: str, inner: Mapping[str, IndexBounds]) -> bool:
     """Return True if `x` == `y` implies equal `v`: their stride along `v` exceeds what the inner loops add."""
-    step, varying = stride(x, v), (variables(x) | variables(y)) & inner.keys()
+    step, varying = stride(x, v), (variables(x) | variables(y)) & (inner.keys() - {v})
     if not step or step != stride(y, v):
         return False
     known = {n: b for n in varying if (b := inner[n]) is not None}
@@ -135,3 +137,26 @@ def _pins_iteration(x: Dim, y: Dim, v: str, inner: Mapping[str, IndexBounds]) ->
     rest = bounds_of_expr((x - var(v) * step) - substitute(y - var(v) * step, primed), bounds)
     size = step if is_provably_less(0, step) else -step
     return rest is not None and is_provably_less(-size, rest[0]) and is_provably_less(rest[1], size)
+
+
+def _is_stepped_over(x: Dim, y: Dim, v: str, inner: Mapping[str, IndexBounds]) -> bool:
+    """Return True if `x` == `y` implies equal `v` because steps of other loops exceed all that `v` reaches: %k*16 + %v, %v below 16."""
+    varying = {v, *((variables(x) | variables(y)) & inner.keys())}
+    steps = {n: stride(x, n) for n in varying}
+    sizes = {n: abs(s) for n, s in steps.items() if isinstance(s, int) and s == stride(y, n)}
+    zeros = dict.fromkeys(varying, 0)
+    if len(sizes) < len(varying) or not sizes[v] or substitute(x, zeros) != substitute(y, zeros):
+        return False
+    near = [n for n in varying if sizes[n] <= sizes[v]]
+    spans = {n: _span(inner.get(n), sizes[n]) for n in near}
+    if any(s is None for s in spans.values()):
+        return False
+    smaller = sum(s or 0 for n, s in spans.items() if n != v)
+    return smaller < sizes[v] and smaller + (spans[v] or 0) < gcd(*(sizes[n] for n in varying - {*near}))
+
+
+def _span(bounds: IndexBounds, step: int) -> int | None:
+    """Return how far an index between constant `bounds` reaches in steps of `step`; None for other bounds."""
+    if bounds is None or not isinstance(bounds[0], int) or not isinstance(bounds[1], int):
+        return None
+    return (bounds[1] - bounds[0]) * step

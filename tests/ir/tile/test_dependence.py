@@ -49,6 +49,23 @@ def test_accesses_confined_to_one_iteration(a: Dim, b: Dim, confined: bool) -> N
 @pytest.mark.parametrize(
     ("a", "b", "confined"),
     [
+        (j * 5 + i, j * 5 + i, True),
+        (j * 10 + i * 2 + 1, j * 10 + i * 2 + 1, True),
+        (j * 4 + i, j * 4 + i, False),
+        (j * 5 + i, j * 5 + i + 1, False),
+        (j * 5 - i, j * 5 + i, False),
+    ],
+)
+def test_inner_loops_that_step_over_all_iterations(a: Dim, b: Dim, confined: bool) -> None:
+    """As many as the loop has: %i is below 5."""
+    assert is_confined((a,), (b,), "i", {"i": (0, 4), "j": (0, 2)}) is confined
+    assert not is_confined((a,), (b,), "i", {"j": (0, 2)})
+    assert not (confined and touch_in_two_iterations(a, b))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "confined"),
+    [
         ((i // 2, i % 2), (i // 2, i % 2), True),
         ((i // 2, i % 3), (i // 2, i % 3), False),
         ((i // 4, i % 4 // 2, i % 4 % 2), (i // 4, i % 4 // 2, i % 4 % 2), True),
@@ -63,10 +80,10 @@ def test_quotient_and_remainder_tell_an_iteration(a: tuple[Dim, ...], b: tuple[D
 
 def test_random_subscripts_are_never_confined_wrongly() -> None:
     rng, found = random.Random(0), 0
-    for _ in range(400):
+    for _ in range(1500):
         step = rng.randint(-4, 4)
-        a, b = (i * step + j * rng.randint(-2, 2) + rng.randint(-3, 3) for _ in range(2))
-        if is_confined((a,), (b,), "i", {"j": (0, 2)}):
+        a, b = (i * step + j * rng.choice([-12, -5, -2, -1, 0, 1, 2, 5, 8]) + rng.randint(-3, 3) for _ in range(2))
+        if is_confined((a,), (b,), "i", {"i": (0, 4), "j": (0, 2)}):
             found += 1
             assert not touch_in_two_iterations(a, b), (a, b)
     assert found > 20
