@@ -118,7 +118,7 @@ def interleaved_operand(table: Accesses, min_reuse: int) -> str:
 
     Results that interleave in the same way do not count: lanes along the batch read whole lines.
     """
-    stores = [a for a in table.all if a.is_store]
+    stores = [a for a in table.all if a.is_store and table.roles[a.buffer] != "local"]
     for s in filter(is_contraction, walk(table.kernel.body)):
         loads = table.loads_of(s)
         around = [r for a in loads[:1] for r in a.loops if r not in s.ranges and extent_hint(r) > 1]

@@ -11,6 +11,7 @@ from compiler.passes.manager import run_pipeline
 
 PRODUCT = """graph(%x: f32[{shape}], %y: f32[4, 8, 64, {columns}]) {{
   %p = permute %x {{dims=[{dims}]}}  %z = matmul %p, %y  {result}  return %r }}"""
+SHARES = "%s = sum %z {dims=[3], keepdim=true}  %r = div %z, %s"
 PLAIN, BATCH_LAST = "%r = neg %z", "%r = permute %z {dims=[0, 2, 3, 1]}"
 HEADS_LAST, HEADS_BEFORE_ROWS = ("4, 96, 64, 8", "0, 3, 1, 2"), ("4, 96, 8, 64", "0, 2, 1, 3")
 
@@ -27,12 +28,13 @@ def kernels(operand: tuple[str, str], columns: int, result: str, machine: Machin
     ("operand", "columns", "result", "machine", "expected"),
     [
         (HEADS_LAST, 32, PLAIN, AVX512, 2),
+        (HEADS_LAST, 32, SHARES, AVX512, 2),
         (HEADS_BEFORE_ROWS, 32, PLAIN, AVX512, 1),
         (HEADS_LAST, 4, PLAIN, AVX512, 1),
         (HEADS_LAST, 32, BATCH_LAST, AVX512, 1),
         (HEADS_LAST, 32, PLAIN, GPU(), 1),
     ],
-    ids=["interleaved", "rows apart", "few products", "results interleave too", "GPU"],
+    ids=["interleaved", "with rows of results", "rows apart", "few products", "results interleave too", "GPU"],
 )
 def test_interleaved_matrices_are_copied(
     operand: tuple[str, str], columns: int, result: str, machine: Machine, expected: int
