@@ -124,7 +124,7 @@ def interleaved_operand(table: Accesses, min_reuse: int) -> str:
         around = [r for a in loads[:1] for r in a.loops if r not in s.ranges and extent_hint(r) > 1]
         batches = [r for r in around if all(table.depends_on(a, r.var) for a in loads)]
         batches = [r for r in batches if not any(table.stride(a, r.var) == 1 for a in stores)]
-        for a in loads:
+        for a in (a for a in loads if table.roles[a.buffer] != "local"):
             reuse = prod(extent_hint(r) for r in a.loops if not table.depends_on(a, r.var))
             terms = prod(extent_hint(r) for r in s.ranges if table.depends_on(a, r.var))
             if reuse >= min_reuse and terms > 1 and any(table.stride(a, r.var) == 1 for r in batches):
