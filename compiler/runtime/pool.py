@@ -75,7 +75,7 @@ class PooledBlock:
 
 @dataclass(eq=False)
 class BlockQueue:
-    """Blocks of one size class and dtype, in the order of their last use; threads may allocate at the same time."""
+    """Blocks of one size class and dtype, those used last at the end; threads may allocate at the same time."""
 
     pool: MemoryPool
     size: int
@@ -85,9 +85,12 @@ class BlockQueue:
     def empty_tensor(self, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
         """Return an uninitialised tensor of at most `size` bytes."""
         with self.pool.lock:
-            block = self._take_idle() or self._add()
+            idle = self._take_idle()
+            block = idle or self._new_block()
             block.used_at = next(self.pool.clock)
             self.blocks.append(block)
+            if idle is None:
+                self.pool.trim(self.pool.limit)  # of the new block as well, if it is larger than that
             return reinterpret(block.tensor, shape, stride, 0)
 
     def _take_idle(self) -> PooledBlock | None:
@@ -95,20 +98,19 @@ class BlockQueue:
         blocks = self.blocks
         length = len(blocks)
         for k in PROBES:
-            if k < length and -k <= length and storage_users(blocks[k].storage) == IDLE_USERS:
+            if k < length and -k <= length and blocks[k].is_idle:
                 block = blocks[k]
                 del blocks[k]
                 return block
         blocks.rotate(-4)  # other ones are tried next time
         return None
 
-    def _add(self) -> PooledBlock:
-        """Return a new block."""
+    def _new_block(self) -> PooledBlock:
+        """Return a block of fresh memory."""
         mapped = map_block(self.size)
         n = self.size // self.dtype.itemsize
         with torch.inference_mode(False):
             tensor = torch.frombuffer(mapped.region, dtype=self.dtype, count=n, offset=mapped.offset)
-        self.pool.trim(self.pool.limit - self.size)
         return PooledBlock(tensor, tensor.untyped_storage()._cdata, self.size)
 
 

@@ -78,6 +78,14 @@ def test_held_memory_is_bounded():
     assert vector(pool, MIB).data_ptr() == newest
 
 
+def test_a_block_larger_than_the_limit_is_not_kept():
+    pool = MemoryPool(limit=4 * MIB)
+    x = vector(pool, 8 * MIB).fill_(5)
+    assert int(x[-1]) == 5
+    del x
+    assert pool.idle_bytes == 0
+
+
 def test_blocks_used_longest_ago_go_first():
     pool = MemoryPool(limit=4 * MIB)
     vector(pool, 2 * MIB)
