@@ -111,8 +111,8 @@ def reread_bytes(kernel: Kernel) -> int:
     return most
 
 
-def interleaved_operand(table: Accesses, min_reuse: int) -> str:
-    """Return a buffer from whose lines a contraction reads one element each for a batch, at least `min_reuse` times; "" if there is none.
+def reads_interleaved_batches(table: Accesses, min_reuse: int) -> bool:
+    """Return True if a contraction reads one element of each line for a batch, at least `min_reuse` times.
 
     sum %k { x[%i, %k, %b] * y[%j, %k, %b] }     %b is the batch: neighbours in memory are factors of different results
 
@@ -128,5 +128,5 @@ def interleaved_operand(table: Accesses, min_reuse: int) -> str:
             reuse = prod(extent_hint(r) for r in a.loops if not table.depends_on(a, r.var))
             terms = prod(extent_hint(r) for r in s.ranges if table.depends_on(a, r.var))
             if reuse >= min_reuse and terms > 1 and any(table.stride(a, r.var) == 1 for r in batches):
-                return a.buffer
-    return ""
+                return True
+    return False

@@ -290,8 +290,7 @@ class ElementOffset:
         assert lane is not None
         assert self.strides is not None
         offset, _ = self.at_coord(scope, {**coord, **block.coords[0]})
-        row_stride = self.strides[lane.var]
-        return [offset + row_stride * r for r in range(lane.active_lanes(coord[lane.var]))]
+        return lane_offsets(lane, coord, offset, self.strides[lane.var])
 
     def spread_rows(self, scope: CodegenScope, coord: Coord) -> list[Dim]:
         """Return the offset of each active lane, if the lanes at `coord` are spread over whole vectors to be stored; else []."""
@@ -300,7 +299,7 @@ class ElementOffset:
             return []
         if stride is None or not is_spread(stride, lane.lanes):
             return []
-        return [offset + stride * r for r in range(lane.active_lanes(coord[lane.var]))]
+        return lane_offsets(lane, coord, offset, stride)
 
     def lane_offset(self, scope: CodegenScope, coord: Coord) -> Dim:
         """Return the offset at `coord` as a function of the lane number `LANE_VAR`."""
@@ -312,6 +311,11 @@ class ElementOffset:
                 if axis.lanes:
                     bounds[LANE_VAR] = (0, axis.active_lanes(coord[v]) - 1)
         return substitute(self.offset, values, bounds)
+
+
+def lane_offsets(lane: Axis, coord: Coord, first: Dim, step: Dim) -> list[Dim]:
+    """Return the offset of each active lane at `coord`; lanes lie `step` elements apart from offset `first` on."""
+    return [first + step * r for r in range(lane.active_lanes(coord[lane.var]))]
 
 
 def _column_coord(axes: Sequence[Axis], number: int) -> Coord:

@@ -6,11 +6,10 @@ import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from compiler.analysis.accesses import Accesses
 from compiler.analysis.demand import is_cheap_index_expr
 from compiler.analysis.exclusive_producers import exclusive_producers, index_producers
 from compiler.analysis.linear_maps import mixes_linear_with_reductions
-from compiler.analysis.operand_reuse import interleaved_operand, reread_bytes
+from compiler.analysis.operand_reuse import reads_interleaved_batches, reread_bytes
 from compiler.analysis.placement import concat_offsets, copy_and_fill_kernel
 from compiler.analysis.plain_reductions import is_plain_reduction
 from compiler.analysis.recomputation import Recomputation, hinted_bytes
@@ -404,12 +403,12 @@ class GroupSearch:
         if any(map(adds_overlapping_products, body.nodes)):
             return "each tap would load the pixels of its products again: materialized"
         sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
-        reuse = machine.min_operand_reuse
-        if sums and not machine.recomputes_operands and interleaved_operand(Accesses(kernel), reuse):
-            return "products of a batch would share the lines of an operand: materialized"
         read = preorder([o for n in sums for o in n.operands], frozenset(body.nodes))
-        if not machine.recomputes_operands and any(map(divides_results, read)):
-            return "products would divide the indices of their operand in each step: materialized"
+        if sums and not machine.recomputes_operands:
+            if reads_interleaved_batches(self.context.accesses(kernel), machine.min_operand_reuse):
+                return "products of a batch would share the lines of an operand: materialized"
+            if any(map(divides_results, read)):
+                return "products would divide the indices of their operand in each step: materialized"
         in_one_tile = all(reads_once(n, machine.min_block_rows) for n in sums)
         are_apart = in_one_tile and frozenset(sums).isdisjoint(read)
         rows = machine.min_block_rows if in_one_tile else 0

@@ -55,9 +55,9 @@ def stored_rows(table: Accesses, accesses: Mapping[int, Access], body: Block) ->
         a = accesses[id(stores[0])]
         lane = next((r for r in a.loops if r.lanes), None)
         row, step = [stores[0]], (lane and table.stride(a, lane.var)) or 0
-        while (s := next((s for s in stores if is_neighbour(table, row[0], s, -1)), None)) and len(row) < step:
+        while len(row) < step and (s := next((s for s in stores if is_neighbour(table, row[0], s, -1)), None)):
             row.insert(0, s)
-        while (s := next((s for s in stores if is_neighbour(table, row[-1], s, 1)), None)) and len(row) < step:
+        while len(row) < step and (s := next((s for s in stores if is_neighbour(table, row[-1], s, 1)), None)):
             row.append(s)
         if lane is not None and is_interleaved(len(row), step, lane.lanes):
             yield row
