@@ -10,7 +10,7 @@ from compiler.analysis.plain_reductions import reduced_dims
 from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
-from compiler.ir.graph.node import Node, scalar_value
+from compiler.ir.graph.node import Node, Op, scalar_value
 from compiler.ir.graph.structure import Leaf, Opaque, Reduction, is_view, viewed
 from compiler.ir.ops.reductions import first_index
 from compiler.ir.types import i64
@@ -35,8 +35,9 @@ class TwoLevelArgmax(GraphPass):
     %p = amax (reshape %x) {dims=[2]}   %b = the first index of the maximum of %p
     %g = gather %x, %b                  %y = add (mul %b, 100), the first index of the maximum of %g    %x: f32[1, 8000], %p: f32[1, 80]
 
-    Each element is read once, and only one block is compared with the extreme value.  Applies to rows in memory that equal
-    blocks of at least `min_block` elements divide, where the comparisons take at least `min_seconds`.
+    Each element is read once, and only one block is compared with the extreme value.  What blocks leave over, where no good number
+    of them divides the row, is a block of its own.  Applies to rows in memory and blocks of at least `min_block` elements, where
+    the comparisons take at least `min_seconds`.
     """
 
     name = "two-level-argmax"
@@ -66,8 +67,34 @@ class TwoLevelArgmax(GraphPass):
         shape = x.type.static_shape()
         if machine.operation_seconds(prod(shape) * SEARCH_OPERATIONS) < self.min_seconds:
             return 0
-        sizes = (s for s in divisors(shape[dim]) if self.min_block <= s <= shape[dim] // 2)
-        return min(sizes, key=lambda s: s + shape[dim] // s, default=0)
+        length = shape[dim]
+        sizes = (s for s in (*divisors(length), isqrt(length)) if self.min_block <= s <= length // 2)
+        return min(sizes, key=lambda s: s + length // s + (s if length % s else 0), default=0)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows along dimension `dim` as equal blocks [..., blocks, elements of a block, ...], and the elements left over, if any."""
+
+    full: Node
+    rest: Node | None
+    dim: int
+
+    @property
+    def count(self) -> int:
+        """Blocks of each row, without the rest."""
+        return self.full.type.static_shape()[self.dim]
+
+    @property
+    def size(self) -> int:
+        """Elements of a block."""
+        return self.full.type.static_shape()[self.dim + 1]
+
+    def extremes(self, reduce: Op) -> Node:
+        """Return the extreme value of each block [..., blocks, ...], that of the rest last."""
+        values = reduce(self.full, dims=(self.dim + 1,))
+        rest = [reduce(x, dims=(self.dim,), keepdim=True) for x in (self.rest,) if x is not None]
+        return ops.cat(values, *rest, dim=self.dim) if rest else values
 
 
 def match_first_index(n: Node) -> Node | None:
@@ -120,26 +147,34 @@ def without_idle_views(n: Node) -> Node:
     return n
 
 
-def in_blocks(extreme: Node, size: int) -> Node:
-    """Return the operand of `extreme` as blocks of `size` elements along the next dimension."""
+def in_blocks(extreme: Node, size: int) -> Blocks:
+    """Return the operand of `extreme` in blocks of `size` elements."""
     (x,), (d,) = extreme.operands, reduced_dims(extreme)
-    return ops.reshape(x, shape=(*x.shape[:d], x.shape[d] // size, size, *x.shape[d + 1 :]))
+    length = x.type.static_shape()[d]
+    count, left = divmod(length, size)
+    head = ops.slice_(x, dim=d, size=count * size) if left else x
+    rest = ops.slice_(x, dim=d, start=count * size, size=left) if left else None
+    return Blocks(ops.reshape(head, shape=(*x.shape[:d], count, size, *x.shape[d + 1 :])), rest, d)
 
 
-def extreme_of_blocks(extreme: Node, blocks: Node) -> Node:
+def extreme_of_blocks(extreme: Node, blocks: Blocks) -> Node:
     """Build `extreme` from the extreme values of `blocks`."""
-    (d,) = reduced_dims(extreme)
-    total = extreme.op(extreme.op(blocks, dims=(d + 1,)), dims=(d,), keepdim=True)
+    total = extreme.op(blocks.extremes(extreme.op), dims=(blocks.dim,), keepdim=True)
     return ops.reshape(total, shape=extreme.shape).with_name(extreme.name)
 
 
-def two_level_index(n: Node, extreme: Node, blocks: Node) -> Node:
+def two_level_index(n: Node, extreme: Node, blocks: Blocks) -> Node:
     """Build `n`, the first index of `extreme`, from that of the first of `blocks` with this value."""
-    (d,), reduce = reduced_dims(extreme), extreme.op
-    before, size, after = blocks.shape[:d], blocks.shape[d + 1], blocks.shape[d + 2 :]
-    extremes = reduce(blocks, dims=(d + 1,))
-    block = first_index(extremes, reduce(extremes, dims=(d,), keepdim=True), d, keepdim=True)
+    d, reduce, full, size = blocks.dim, extreme.op, blocks.full, blocks.size
+    before, after = full.shape[:d], full.shape[d + 2 :]
+    extremes = blocks.extremes(reduce)
+    first = first_index(extremes, reduce(extremes, dims=(d,), keepdim=True), d, keepdim=True)
+    block = first if blocks.rest is None else ops.minimum(first, blocks.count - 1)
     indices = ops.expand(ops.reshape(block, shape=(*before, 1, 1, *after)), shape=(*before, 1, size, *after))
-    row = ops.reshape(ops.gather(blocks, indices, dim=d, in_bounds=True), shape=(*before, size, *after))
+    row = ops.reshape(ops.gather(full, indices, dim=d, in_bounds=True), shape=(*before, size, *after))
     inside = first_index(row, reduce(row, dims=(d,), keepdim=True), d, keepdim=True)
-    return ops.reshape(ops.add(ops.mul(block, size), inside), shape=n.shape).with_loc(n.loc)
+    index = ops.add(ops.mul(block, size), inside)
+    if blocks.rest is not None:
+        beyond = first_index(blocks.rest, reduce(blocks.rest, dims=(d,), keepdim=True), d, keepdim=True)
+        index = ops.where(ops.lt(first, blocks.count), index, ops.add(beyond, blocks.count * size))
+    return ops.reshape(index, shape=n.shape).with_loc(n.loc)

@@ -36,6 +36,9 @@ from compiler.passes.base import Context, TilePass, from_machine, register
 MAX_ALTERNATIVES = 7
 """Register tiles proposed to the autotuner besides the best one."""
 
+CHAIN_STEPS = 4
+"""Fewest elements that a partial result of a reduction combines."""
+
 
 @register
 @dataclass(frozen=True)
@@ -85,6 +88,9 @@ class Tile(TilePass):
                 if context.may_apply(self, f"%{v} in tiles of {size}", remark=False):
                     sizes[v] = size
                 context.propose(self, *(replace(self, registers=n) for n in (1, 2, 8)))
+        for stmt in tile.walk(ir.body):
+            if isinstance(stmt, Reduce) and not is_contraction(stmt):
+                self.tile_chain(stmt, table.loops[stmt.ranges[-1].var][2], sizes, context)
 
         def rule(r: Range, _: Stmt) -> Range:
             return r.with_(tile=sizes[r.var]) if r.var in sizes else r
@@ -191,6 +197,22 @@ class Tile(TilePass):
         count = max(1, min(chains, share, max_buffers // r.lanes, registers // max(1, bindings)))
         extent = max(1, tiling_extent(r.extent, r.lanes * count))
         return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, extent)
+
+    def tile_chain(self, s: Reduce, around: Sequence[Range], sizes: dict[str, int], context: Context) -> None:
+        """Tile a reduction inside a loop of lanes with few vectors, so that partial results hide each other's latency.
+
+        for %j in 0..4 lanes 4 { reduce max %k in 0..1000 { yield %x[%k, %j] } }  ->  ... { reduce max %k in 0..1000 tile 4 { ...
+
+        Each of them combines at least `CHAIN_STEPS` elements.
+        """
+        r = s.ranges[-1]
+        if r.lanes or r.var in sizes or not isinstance(r.extent, int) or not any(o.lanes for o in around):
+            return
+        vectors = prod(sizes.get(o.var, o.tile) // max(1, o.lanes) for o in around)
+        chains = min(self.registers // max(1, vectors), r.extent // CHAIN_STEPS)
+        is_simple = not any(tile.stmt_ranges(t) for t in tile.walk(s.body))
+        if chains > 1 and is_simple and context.may_apply(self, f"{chains} partial results of %{s.name}"):
+            sizes[r.var] = chains
 
     def holds_row(self, table: Accesses, r: Range, machine: Machine) -> bool:
         """Return True if a tile should hold a whole row, because loops inside walk over more rows than the first-level cache holds.

@@ -64,6 +64,23 @@ def test_every_first_index_is_kept(text: str) -> None:
     check_equivalent(before, after)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "graph(%x: f32[2, 13]) { %y = argmax %x {dim=1} return %y }",
+        "graph(%x: i32[11, 3]) { %y = argmin %x {dim=0, keepdim=true} return %y }",
+        "graph(%x: bf16[2, 17, 3]) { %y = argmax %x {dim=1} return %y }",
+        "graph(%x: f32[1, 13]) { %v = amax %x {dims=[1]}  %y = argmax %x {dim=1} return %v, %y }",
+    ],
+)
+def test_what_blocks_leave_over_is_a_block_of_its_own(text: str) -> None:
+    """No number of blocks divides these rows."""
+    before = run_pipeline(parse_graph(text), "decompose,canonicalize")
+    after = run_pipeline(before, SMALL)
+    assert {"gather", "slice", "cat"} <= {n.op.name for n in after.nodes}
+    check_equivalent(before, after)
+
+
 def test_the_value_comes_from_the_same_blocks() -> None:
     text = "graph(%x: f32[1, 12]) { %v = amax %x {dims=[1]}  %y = argmax %x {dim=1} return %v, %y }"
     before = run_pipeline(parse_graph(text), "decompose,canonicalize")
@@ -78,7 +95,7 @@ def test_the_value_comes_from_the_same_blocks() -> None:
         ("graph(%x: f32[1, 800000]) { %y = argmax %x {dim=1} return %y }", True),
         ("graph(%x: f32[1, 800]) { %y = argmax %x {dim=1} return %y }", False),  # takes no time
         ("graph(%x: f32[1000, 800]) { %y = argmax %x {dim=1} return %y }", False),  # short rows
-        ("graph(%x: f32[1, 799999]) { %y = argmax %x {dim=1} return %y }", False),  # a prime
+        ("graph(%x: f32[1, 799999]) { %y = argmax %x {dim=1} return %y }", True),  # a prime, with a rest
         ("graph(%x: f32[1, 800000]) { %e = exp %x  %y = argmax %e {dim=1} return %y }", False),  # not in memory
         ("graph(%x: f32[1, 800000], %z: f32[1, 800000]) { %m = amax %z {dims=[1], keepdim=true}  %e = eq %x, %m  %n = isnan %x"
          "  %o = or %e, %n  %i = iota {size=800000}  %w = where %o, %i, 800000  %y = amin %w {dims=[1]} return %y }", False),
