@@ -29,7 +29,7 @@ class Collapse(TilePass):
     parallel %i in 0..32 { parallel %j in 0..7 { f(%x[%i, %j]) } }  ->  parallel %i in 0..224 { f(%x[%i // 7, %i % 7]) }
 
     Applies if every address stays affine in the joint index; around scans and sums, only to the loop that memory follows, or that
-    goes through the rows of a scan.
+    goes through the rows of a scan or the columns of constant weights.
     Lanes then run across the end of a row, and tiles of a contraction's rows across the end of an image.  Ranges of a reduction
     are collapsed as well.  Inner loops of at least `max_inner_extent` steps are left alone, because they fill the lanes by
     themselves; for a dynamic extent the lower bound decides.  So are those of whole vectors and a part whose index is a value,
@@ -52,7 +52,7 @@ class Collapse(TilePass):
             nest, table = perfect_nest(ir.body), context.accesses(ir)
             v = nest[k].range.var
             has_lanes = is_pointwise(nest) or is_innermost(table, v) or is_around_scan(table, nest, size)
-            is_left = self.is_long(nest[k].range) or not has_lanes
+            is_left = self.is_long(nest[k].range) or not (has_lanes or has_packed_columns(table, v))
             collapsed = None if is_left else self.collapse_pair(table, nest, k, context.machine.lanes(32))
             message = f"%{nest[k - 1].range.var} and %{v} collapsed"
             if collapsed is not None and context.may_apply(self, message):
@@ -176,6 +176,12 @@ def is_innermost(table: Accesses, v: str) -> bool:
     """Return True if accesses to memory are contiguous along loop `v`, but for those of one element."""
     strides = [table.stride(a, v) for a in table.all if table.roles[a.buffer] != "local"]
     return 1 in strides and all(s in (0, 1) for s in strides)
+
+
+def has_packed_columns(table: Accesses, v: str) -> bool:
+    """Return True if loop `v` goes through the columns of a product with a constant, which is packed for lanes along them."""
+    constants = [a for a in table.all if table.roles[a.buffer] == "const" and is_contraction(a.consumer)]
+    return any(table.depends_on(a, v) for a in constants)
 
 
 def stays_affine(table: Accesses, accesses: Iterable[Access], delinearized: Mapping[str, Dim], v: str) -> bool:

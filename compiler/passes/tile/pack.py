@@ -1,14 +1,14 @@
-"""Packing: store constants and scratch buffers in the order in which a kernel reads them."""
+"""Packing: store constants, scratch and local buffers in the order in which a kernel reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.analysis.accesses import Access, Accesses
 from compiler.ir.symbolic.affine import contiguous_width
 from compiler.ir.symbolic.index_expr import variables
-from compiler.ir.tile.kernel import Kernel, Range, dim_hint
+from compiler.ir.tile.kernel import Block, Kernel, Local, Range, Stmt, dim_hint, expand_stmts
 from compiler.ir.types import Layout, PhysicalDim
 from compiler.passes.base import Context, TilePass, register
 
@@ -16,13 +16,14 @@ from compiler.passes.base import Context, TilePass, register
 @register
 @dataclass(frozen=True)
 class Pack(TilePass):
-    """Store constants and scratch buffers in panels as wide as the lane tile.
+    """Store constants, scratch and local buffers in panels as wide as the lane tile.
 
     const %w: f32[3072, 768] read as %w[%j, %k] with %j tile 48 lanes 16  ->  const %w: f32[3072, 768]{0/48, 1, 0%48}
 
     Panels are read contiguously, after the dimensions that loops around the lane loop index; only types change.  Rows
     that are read in order stay, if they consist of whole vectors.  Free at run time: constants are packed when the program
-    is built, and scratch buffers are private to the kernel.  Applies if all reads of a buffer by lanes prefer the same panels.
+    is built, the other buffers are private to the kernel.  Applies if all reads of a buffer by lanes prefer the same panels, and
+    none of its vectors is stored across two.
     """
 
     name = "pack"
@@ -36,7 +37,16 @@ class Pack(TilePass):
             if layout is not None and context.may_apply(self, f"%{p.name}: {p.type} stored as {layout}"):
                 p = replace(p, type=replace(p.type, layout=layout))
             params.append(p)
-        return replace(ir, params=tuple(params))
+
+        def pack_local(stmt: Stmt) -> Block:
+            if not isinstance(stmt, Local) or stmt.type.rank < 2:
+                return (stmt,)
+            layout = self.packed_layout(table, stmt.buffer)
+            if layout is None or not context.may_apply(self, f"%{stmt.buffer}: {stmt.type} stored as {layout}"):
+                return (stmt,)
+            return (replace(stmt, type=replace(stmt.type, layout=layout)),)
+
+        return replace(ir, params=tuple(params), body=expand_stmts(ir.body, pack_local))
 
     def packed_layout(self, table: Accesses, name: str) -> Layout | None:
         """Return the layout in which all reads of a buffer by lanes are contiguous, or None."""
@@ -49,6 +59,9 @@ class Pack(TilePass):
         is_row = not inner and all(table.stride(a, lane.var) == 1 for a, lane in reads)
         if is_row and all(table.types[name].shape[panel.dim] % lane.lanes == 0 for _, lane in reads):
             return None  # rows are read as they are stored, in whole vectors
+        stored = {n for a in table.all if a.buffer == name for n in stored_together(a, panel.dim)}
+        if any(panel.block_size % n for n in stored):
+            return None
         return Layout((*outer, panel, *inner, replace(panel, is_inner=True)))
 
     def panel(self, table: Accesses, a: Access, lane: Range) -> PhysicalDim | None:
@@ -62,6 +75,13 @@ class Pack(TilePass):
         if table.stride(a, lane.var) == 1 and lane.tile >= dim_hint(table.types[a.buffer].shape[dim], 0):
             return None
         return PhysicalDim(dim, width)
+
+
+def stored_together(a: Access, dim: int) -> Iterator[int]:
+    """Yield the neighbours along a dimension that a store writes at once."""
+    for r in a.loops if a.is_store else ():
+        if r.tile > 1 and r.var in variables(a.index[dim]):
+            yield r.lanes or r.tile
 
 
 def dims_around(

@@ -224,6 +224,22 @@ def test_sums_of_local_buffers_are_collapsed_where_these_have_addresses(target: 
     assert [len(s.ranges) for s in walk(result.body) if isinstance(s, Reduce)] == [loops]
 
 
+@pytest.mark.parametrize(("role", "is_joined"), [("const", True), ("in", False)])
+def test_loops_over_the_columns_of_packed_weights_become_one(role: str, is_joined: bool) -> None:
+    """Lanes go across all columns, whatever the row inside computes; an operand that is not packed has its lanes along the sum."""
+    nest = """kernel @k(in %x: f32[5, 32], ROLE %w: f32[12, 32], in %r: f32[5, 3, 4], out %y: f32[12, 5]) {{
+      {loops} {{
+        local %c: f32[5]
+        for %k in 0..5 {{
+          %s = reduce add %d in 0..32 {{ yield %x[%k, %d] * %w[{column}, %d] }}
+          store %s + %r[%k, {place}], %c[%k] }}
+        %m = reduce max %l in 0..5 {{ yield %c[%l] }}
+        for %n in 0..5 {{ store %c[%n] - %m, %y[{column}, %n] }} }} {end} }}""".replace("ROLE", role)
+    before = nest.format(loops="parallel %i in 0..3 { parallel %j in 0..4", column="%i*4 + %j", place="%i, %j", end="}")
+    after = nest.format(loops="parallel %i in 0..12", column="%i", place="%i//4, %i%4", end="")
+    check_pass("collapse", before=before, after=after if is_joined else before)
+
+
 ROWS = """kernel @k(in %x: f32[3, 4, 2, 6], in %w: f32[4], out %y: f32[3, 4, 2, 6]) {{ parallel %i in 0..3 {{
   local %c: f32[4, 2, 6]
   {copy}

@@ -174,3 +174,28 @@ def test_reads_of_one_panel_share_it_whatever_loops_index_the_other_dimensions()
       }}
     }}"""
     check_pass("pack", before=two.format(layout=""), after=two.format(layout="{0/16, 1, 2, 0%16}"))
+
+
+def product_with_copy(layout: str = "", loops: str = "tile 8 lanes 4", stored: str = "tile 4") -> str:
+    """Rows of a product that reread a copy of one operand."""
+    return f"""kernel @k(in %x: f32[10, 3], in %w: f32[20, 3], out %y: f32[10, 20]) {{
+      local %t: f32[3, 20]{layout}
+      for %r in 0..3 {{ for %c in 0..20 {stored} {{ store %w[%c, %r], %t[%r, %c] }} }}
+      for %i in 0..10 tile 2 {{ for %j in 0..20 {loops} {{
+        %s = reduce add %k in 0..3 {{ yield %x[%i, %k] * %t[%k, %j] }}
+        store %s, %y[%i, %j]
+      }} }}
+    }}"""
+
+
+@pytest.mark.parametrize("stored", ["tile 4", "tile 16 lanes 8", ""])
+def test_copies_become_panels(stored: str) -> None:
+    check_pass("pack", before=product_with_copy(stored=stored), after=product_with_copy("{1/8, 0, 1%8}", stored=stored))
+
+
+def test_vectors_that_are_stored_stay_together() -> None:
+    check_pass("pack", before=(text := product_with_copy(loops="tile 12 lanes 4", stored="tile 8 lanes 8")), after=text)
+
+
+def test_rows_that_one_tile_reads_stay() -> None:
+    check_pass("pack", before=(text := product_with_copy(loops="tile 20 lanes 4")), after=text)
