@@ -237,7 +237,7 @@ def sort(b: Builder) -> str:
     x = some_tensor(b, 1 << 17)
     dim = b.rng.randrange(b.of(x).dim())
     few = min(b.of(x).shape[dim], b.pick(1, 5, 50))
-    return b.value(b.pick("{}.sort({})[0]", "{}.argsort({})", f"{{}}.topk({few}, {{}})[0]").format(x, dim))
+    return b.value(b.pick("{}.sort({})[0]", "{}.argsort({}, stable=True)", f"{{}}.topk({few}, {{}})[0]").format(x, dim))
 
 
 # elementwise and copies

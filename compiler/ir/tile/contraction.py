@@ -120,12 +120,12 @@ def uncast(e: Expr) -> Expr:
 
 
 def adds_contractions(s: Stmt, max_rows: int) -> bool:
-    """Return True for a reduction that computes a contraction in each step, with a factor that other steps read again.
+    """Return True for a reduction that computes a contraction in each step, with a factor that some other step reads again.
 
     Up to `max_rows` steps do not count, which are the rows of a register tile.
     """
     if not isinstance(s, Reduce) or dim_hint(product(r.extent for r in s.ranges)) <= max_rows:
         return False
-    steps = {r.var for r in s.ranges}
+    steps = {r.var for r in s.ranges if r.extent != 1}
     contractions = filter(None, map(contraction_of, walk(s.body)))
-    return any(not steps & e.used_names for c in contractions for e in (c.lhs, c.rhs) if e.loads)
+    return any(not steps <= e.used_names for c in contractions for e in (c.lhs, c.rhs) if e.loads)

@@ -68,6 +68,12 @@ def test_products_that_are_added_are_separate_if_they_share_rows() -> None:
     assert kernels(text.format(op="amax").replace("16,", "1,")) == [["matmul", "amax"]]
 
 
+def test_products_whose_rows_and_columns_are_added_are_separate() -> None:
+    text = """graph(%x: f32[16, 64], %w: f32[64, 96]) {
+      %p = matmul %x, %w  %r = reshape %p {shape=[8, 2, 48, 2]}  %y = sum %r {dims=[1, 3]}  return %y }"""
+    assert kernels(text) == [["matmul"], ["reshape", "sum"]]
+
+
 def test_disabled_fusion_makes_a_kernel_of_every_op() -> None:
     text = "graph(%x: f32[4]) { %s = sigmoid %x  %y = mul %s, %x  return %y }"
     assert kernels(text, "fuse{enabled=false}") == [["sigmoid"], ["mul"]]
