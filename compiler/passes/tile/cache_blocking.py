@@ -10,7 +10,7 @@ from typing import NamedTuple
 from compiler.analysis.accesses import Access, Accesses
 from compiler.analysis.operand_reuse import ContractionReuse, footprint_bytes, match_contraction_reuse
 from compiler.cost.contraction import ContractionProblem, RegisterTile, best_tiles, resident_lines
-from compiler.cost.machine import Machine
+from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.result_stores import streams_results
 from compiler.ir.scalar import Load, Ref, const
 from compiler.ir.symbolic.index_expr import Dim
@@ -81,7 +81,8 @@ class CacheBlocking(TilePass):
     them, the other's row stride must be a multiple of `conflict_stride` bytes, which maps its rows to few cache sets, or four
     tiles of rows must reread it and it must exceed the second-level cache.  Copies pay for shorter ones too, of operands that
     a static number of rows or columns reread: at least `min_conflict_reuse` if all steps share few sets, at least `min_reuse`
-    if the operand takes more than a quarter of the second-level cache, or a half beside a constant, which `pack` lays out.  If
+    if the operand takes more than a quarter of the second-level cache, or a half beside a constant, which `pack` lays out, or if a
+    panel fits the first-level cache without the rest of the lines that its rows touch.  If
     threads have too few outer iterations, rows or columns are split into parts of at least `min_part_length`; panels that
     hold whole sums are parallel instead.  Shorter chains of additions also round less.
     """
@@ -182,6 +183,13 @@ class CacheBlocking(TilePass):
             tile, _ = self.register_tile(rows, columns, steps, sum_.value.dtype, machine)
             return length * w_stride * w_bytes > machine.l2 and extent_hint(rows) >= 4 * tile.rows
 
+        def outgrows_l1() -> bool:
+            """Return True if the first-level cache holds a panel of `w` as a copy, but not the lines that its rows touch."""
+            tile, lanes = self.register_tile(rows, columns, steps, sum_.value.dtype, machine)
+            row_bytes = tile.registers * lanes * w_bytes
+            lines = -(-row_bytes // CACHE_LINE_BYTES) + bool(w_stride * w_bytes % CACHE_LINE_BYTES)
+            return length * row_bytes <= machine.l1 < length * lines * CACHE_LINE_BYTES
+
         is_blocked = length >= self.min_depth and (x_stride > 1 or shares_sets or is_reread())
         is_static = isinstance(rows.extent, int) and isinstance(columns.extent, int)
         near_bytes = machine.l2 // (4 if w_stride and x_stride else 2)
@@ -192,7 +200,7 @@ class CacheBlocking(TilePass):
                 return False
             if steps > resident_lines(stride * element_bytes, machine):
                 return extent_hint(other) >= self.min_conflict_reuse
-            is_far = length * extent_hint(own) * element_bytes > near_bytes
+            is_far = length * extent_hint(own) * element_bytes > near_bytes or (own is columns and outgrows_l1())
             return extent_hint(other) >= self.min_reuse and (is_blocked or is_far)
 
         copied = {

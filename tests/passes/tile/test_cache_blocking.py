@@ -116,6 +116,18 @@ def test_short_reductions_have_copies_of_operands_that_take_much_of_a_cache(step
     assert ("copied" in str([str(r) for r in context.remarks])) == (steps == 15)
 
 
+@pytest.mark.parametrize(
+    ("columns", "l1", "is_copied"), [(50, 6144, True), (48, 6144, False), (50, 8192, False), (50, 2048, False)]
+)
+def test_panels_are_copied_whose_rows_end_inside_lines(columns: int, l1: int, is_copied: bool) -> None:
+    """64 rows of a vector of 64 bytes touch two lines each, unless every row begins where a line does."""
+    body = product("%x[%i, %r] * %w[%r, %j]", length="64").replace("0..6 ", "0..20 ").replace("0..3 ", f"0..{columns} ")
+    text = kernel(body, f"in %x: f32[20, 64], in %w: f32[64, {columns}], out %y: f32[20, {columns}]")
+    context = Context(Machine(threads=1, l1=l1, vector_bits=512, registers=8))
+    run_pipeline(parse_ir(text), "cache-blocking{min-reuse=16}", context)
+    assert ("%w copied" in str([str(r) for r in context.remarks])) is is_copied
+
+
 def test_panels_beside_a_constant_are_parallel() -> None:
     """One thread has each panel and its copy, and one the columns after the last whole panel."""
     params = "const %w: f32[4, 3], in %x: f32[3, 112], out %y: f32[4, 112]"
