@@ -68,7 +68,8 @@ class TwoLevelArgmax(GraphPass):
         if machine.operation_seconds(prod(shape) * SEARCH_OPERATIONS) < self.min_seconds:
             return 0
         length = shape[dim]
-        sizes = (s for s in (*divisors(length), isqrt(length)) if self.min_block <= s <= length // 2)
+        candidates = *divisors(length), max(self.min_block, isqrt(length))
+        sizes = (s for s in candidates if self.min_block <= s <= length // 2)
         return min(sizes, key=lambda s: s + length // s + (s if length % s else 0), default=0)
 
 

@@ -104,10 +104,11 @@ class Gated(nn.Module):
 
 
 def test_numbers() -> None:
+    """On any CPU; which constants are split depends on the vectors of the target."""
     model, x = Gated().eval(), torch.randn(5, 8)
-    compiled = compiler.compile(model, (x,), options={"target": "x86-64-v4"})
-    assert compiled.print_ir("scheduled").count("const %x") == 4
-    torch.testing.assert_close(compiled(x), model(x))
+    torch.testing.assert_close(compiler.compile(model, (x,))(x), model(x))
+    for_avx512 = compiler.compile(model, (x,), options={"target": "x86-64-v4"})
+    assert for_avx512.print_ir("scheduled").count("const %x") == 4
 
 
 @pytest.mark.parametrize("dim", [0, 1])
