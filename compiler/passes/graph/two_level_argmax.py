@@ -15,6 +15,7 @@ from compiler.ir.graph.structure import Leaf, Opaque, Reduction, is_view, viewed
 from compiler.ir.ops.reductions import first_index
 from compiler.ir.types import i64
 from compiler.passes.base import Context, GraphPass, from_machine, register
+from compiler.passes.graph.two_level_reduction import in_blocks
 
 SEARCH_OPERATIONS = 4
 """Operations for each element that is compared with the extreme value: equal, NaN, the index, the least index."""
@@ -50,7 +51,7 @@ class TwoLevelArgmax(GraphPass):
             if (extreme := match_first_index(n)) is None or not (size := self.block_size(n, extreme, context.machine)):
                 continue
             if context.may_apply(self, f"searched in blocks of {size}, then in one of them", n):
-                blocks = in_blocks(extreme, size)
+                blocks = split_rows(extreme, size)
                 new[n] = two_level_index(n, extreme, blocks).with_name(n.name)
                 new |= {
                     m: extreme_of_blocks(m, blocks)
@@ -148,14 +149,14 @@ def without_idle_views(n: Node) -> Node:
     return n
 
 
-def in_blocks(extreme: Node, size: int) -> Blocks:
+def split_rows(extreme: Node, size: int) -> Blocks:
     """Return the operand of `extreme` in blocks of `size` elements."""
     (x,), (d,) = extreme.operands, reduced_dims(extreme)
-    length = x.type.static_shape()[d]
-    count, left = divmod(length, size)
-    head = ops.slice_(x, dim=d, size=count * size) if left else x
-    rest = ops.slice_(x, dim=d, start=count * size, size=left) if left else None
-    return Blocks(ops.reshape(head, shape=(*x.shape[:d], count, size, *x.shape[d + 1 :])), rest, d)
+    count, left = divmod(x.type.static_shape()[d], size)
+    if not left:
+        return Blocks(in_blocks(x, d, count), None, d)
+    head, rest = (ops.slice_(x, dim=d, start=k, size=n) for k, n in ((0, count * size), (count * size, left)))
+    return Blocks(in_blocks(head, d, count), rest, d)
 
 
 def extreme_of_blocks(extreme: Node, blocks: Blocks) -> Node:
@@ -168,14 +169,17 @@ def two_level_index(n: Node, extreme: Node, blocks: Blocks) -> Node:
     """Build `n`, the first index of `extreme`, from that of the first of `blocks` with this value."""
     d, reduce, full, size = blocks.dim, extreme.op, blocks.full, blocks.size
     before, after = full.shape[:d], full.shape[d + 2 :]
-    extremes = blocks.extremes(reduce)
-    first = first_index(extremes, reduce(extremes, dims=(d,), keepdim=True), d, keepdim=True)
+    first = index_of_extreme(blocks.extremes(reduce), reduce, d)
     block = first if blocks.rest is None else ops.minimum(first, blocks.count - 1)
     indices = ops.expand(ops.reshape(block, shape=(*before, 1, 1, *after)), shape=(*before, 1, size, *after))
     row = ops.reshape(ops.gather(full, indices, dim=d, in_bounds=True), shape=(*before, size, *after))
-    inside = first_index(row, reduce(row, dims=(d,), keepdim=True), d, keepdim=True)
-    index = ops.add(ops.mul(block, size), inside)
+    index = ops.add(ops.mul(block, size), index_of_extreme(row, reduce, d))
     if blocks.rest is not None:
-        beyond = first_index(blocks.rest, reduce(blocks.rest, dims=(d,), keepdim=True), d, keepdim=True)
-        index = ops.where(ops.lt(first, blocks.count), index, ops.add(beyond, blocks.count * size))
+        beyond = ops.add(index_of_extreme(blocks.rest, reduce, d), blocks.count * size)
+        index = ops.where(ops.lt(first, blocks.count), index, beyond)
     return ops.reshape(index, shape=n.shape).with_loc(n.loc)
+
+
+def index_of_extreme(x: Node, reduce: Op, d: int) -> Node:
+    """Return the first index of the extreme value of `x` along dimension `d`, which becomes 1."""
+    return first_index(x, reduce(x, dims=(d,), keepdim=True), d, keepdim=True)

@@ -200,8 +200,9 @@ class CacheBlocking(TilePass):
                 return False
             if steps > resident_lines(stride * element_bytes, machine):
                 return extent_hint(other) >= self.min_conflict_reuse
-            is_far = length * extent_hint(own) * element_bytes > near_bytes or (own is columns and outgrows_l1())
-            return extent_hint(other) >= self.min_reuse and (is_blocked or is_far)
+            is_far = length * extent_hint(own) * element_bytes > near_bytes
+            pays = is_blocked or is_far or (own is columns and outgrows_l1())
+            return pays and extent_hint(other) >= self.min_reuse
 
         copied = {
             w.buffer: is_copied(w_stride, w_bytes, columns, rows),

@@ -9,7 +9,7 @@ from compiler.analysis.accesses import Access, Accesses
 from compiler.ir.symbolic.affine import contiguous_width
 from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile.kernel import Block, Kernel, Local, Range, Stmt, dim_hint, expand_stmts
-from compiler.ir.types import Layout, PhysicalDim
+from compiler.ir.types import Layout, PhysicalDim, TensorType
 from compiler.passes.base import Context, TilePass, register
 
 
@@ -31,22 +31,19 @@ class Pack(TilePass):
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         table = context.accesses(ir)
-        params = []
-        for p in ir.params:
-            layout = self.packed_layout(table, p.name) if p.role in ("const", "scratch") and p.type.rank >= 2 else None
-            if layout is not None and context.may_apply(self, f"%{p.name}: {p.type} stored as {layout}"):
-                p = replace(p, type=replace(p.type, layout=layout))
-            params.append(p)
 
-        def pack_local(stmt: Stmt) -> Block:
-            if not isinstance(stmt, Local) or stmt.type.rank < 2:
-                return (stmt,)
-            layout = self.packed_layout(table, stmt.buffer)
-            if layout is None or not context.may_apply(self, f"%{stmt.buffer}: {stmt.type} stored as {layout}"):
-                return (stmt,)
-            return (replace(stmt, type=replace(stmt.type, layout=layout)),)
+        def packed(name: str, stored: TensorType) -> TensorType:
+            """Return the type of a buffer, with another layout if its reads prefer panels."""
+            layout = self.packed_layout(table, name) if stored.rank >= 2 else None
+            if layout is None or not context.may_apply(self, f"%{name}: {stored} stored as {layout}"):
+                return stored
+            return replace(stored, layout=layout)
 
-        return replace(ir, params=tuple(params), body=expand_stmts(ir.body, pack_local))
+        def rule(stmt: Stmt) -> Block:
+            return (replace(stmt, type=packed(stmt.buffer, stmt.type)) if isinstance(stmt, Local) else stmt,)
+
+        params = (replace(p, type=packed(p.name, p.type)) if p.role in ("const", "scratch") else p for p in ir.params)
+        return replace(ir, params=tuple(params), body=expand_stmts(ir.body, rule))
 
     def packed_layout(self, table: Accesses, name: str) -> Layout | None:
         """Return the layout in which all reads of a buffer by lanes are contiguous, or None."""

@@ -32,6 +32,7 @@ from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import For, Kernel, Let, Range, Reduce, Stmt, dim_hint, is_parallel_loop
 from compiler.ir.tile.substitution import with_unique_names
 from compiler.passes.base import Context, TilePass, from_machine, register
+from compiler.passes.tile.unroll import vector_count
 
 MAX_ALTERNATIVES = 7
 """Register tiles proposed to the autotuner besides the best one."""
@@ -208,7 +209,7 @@ class Tile(TilePass):
         r = s.ranges[-1]
         if r.lanes or r.var in sizes or not isinstance(r.extent, int) or not any(o.lanes for o in around):
             return
-        vectors = prod(sizes.get(o.var, o.tile) // max(1, o.lanes) for o in around)
+        vectors = vector_count([o.with_(tile=sizes.get(o.var, o.tile)) for o in around])
         chains = min(self.registers // max(1, vectors), r.extent // CHAIN_STEPS)
         is_simple = not any(tile.stmt_ranges(t) for t in tile.walk(s.body))
         if chains > 1 and is_simple and context.may_apply(self, f"{chains} partial results of %{s.name}"):
