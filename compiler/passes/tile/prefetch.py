@@ -203,10 +203,11 @@ def operations_in_step(s: Stmt, machine: Machine) -> int:
 
 
 def is_row_access(a: Access, row: For) -> bool:
-    """Return True if a load of a lane loop runs along a row that `row` selects."""
+    """Return True if a load of a lane loop runs along a row that `row` selects, and no data decides where."""
     source = a.loops[-1]
     used = {v for d in a.index for v in variables(d)}
-    return bool(source.lanes) and not a.is_store and row.range.var in used and source.var in used
+    is_affine = used <= {r.var for r in a.loops}
+    return bool(source.lanes) and not a.is_store and is_affine and row.range.var in used and source.var in used
 
 
 def is_strided(table: Accesses, machine: Machine, a: Access) -> bool:

@@ -37,6 +37,23 @@ def test_rows_of_sums_over_two_loops_are_left_alone() -> None:
     assert run_pipeline(kernel, "prefetch") is kernel
 
 
+def test_rows_that_data_decides_are_left_alone() -> None:
+    """The second loop begins before it knows them."""
+    kernel = parse_kernel("""kernel @k(in %x: f32[8192, 1024], in %n: i64[8192, 1024], out %y: f32[8192, 1024]) {
+      parallel %i in 0..8192 {
+        %s = reduce add %r in 0..1024 tile 64 lanes 16 {
+          %a = %n[%i, %r]
+          yield %x[%a, %i + %r]
+        }
+        for %j in 0..1024 tile 64 lanes 16 {
+          %b = %n[%i, %j]
+          store %x[%b, %i + %j] - %s, %y[%i, %j]
+        }
+      } }""")
+    text = print_kernel(run_pipeline(kernel, "prefetch"))
+    assert "prefetch %n[%i + 1, %j]" in text and "prefetch %x" not in text
+
+
 def test_rows_that_stay_in_cache_are_left_alone() -> None:
     kernel = parse_kernel(ROWS.format(rows=16))
     assert run_pipeline(kernel, "prefetch") is kernel
