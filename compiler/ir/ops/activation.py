@@ -16,9 +16,9 @@ from compiler.ir.scalar import Expr
 
 
 def _gelu(x: Expr, approximate: str) -> Expr:
-    """x * Phi(x), with Phi from erf or from the tanh approximation (Hendrycks and Gimpel, 2016)."""
+    """x * Phi(x), with Phi from erf or from the tanh approximation (Hendrycks and Gimpel, 2016): (1 + tanh z)/2 = 1/(1 + e^-2z)."""
     if approximate == "tanh":
-        return 0.5 * x * (1 + s.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
+        return x / (1 + s.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
     return 0.5 * x * (1 + s.erf(x * math.sqrt(0.5)))
 
 
@@ -33,8 +33,10 @@ def _elu(x: Expr, alpha: float, scale: float, input_scale: float) -> Expr:
 
 
 def _mish(x: Expr) -> Expr:
-    """x * tanh(log(1 + e^x))"""
-    return x * s.tanh(_softplus(x, 1.0, 20.0))
+    """x * tanh(log(1 + u)) = x * n / (n + 2) with n = u * (u + 2) and u = e^x; the quotient is 1 from x = 20 on."""
+    u = s.exp(s.minimum(x, 20))
+    n = u * (u + 2)
+    return x * (n / (n + 2))
 
 
 def _hard_sigmoid(x: Expr) -> Expr:
