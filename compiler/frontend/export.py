@@ -35,7 +35,7 @@ from compiler.frontend.calling_convention import (
     as_data,
 )
 from compiler.frontend.conversions.table import conversions
-from compiler.frontend.decompositions import export_decompositions
+from compiler.frontend.decompositions import export_decompositions, recurrent_decompositions
 from compiler.frontend.importer import DROPPED_OPERATORS, Importer
 from compiler.frontend.memory_format import (
     argument_permutation,
@@ -132,8 +132,8 @@ def _names_over_one_memory(program: ExportedProgram) -> list[str]:
 
 
 def needs_decomposition(program: ExportedProgram) -> bool:
-    """Return True if an operator has no conversion, is in training mode or of higher order."""
-    convertible = conversions().keys() | DROPPED_OPERATORS
+    """Return True if an operator has no conversion and no decomposition of its own, is in training mode or of higher order."""
+    convertible = conversions().keys() | DROPPED_OPERATORS | set(map(str, recurrent_decompositions()))
     for node in program.graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             return True

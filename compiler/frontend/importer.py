@@ -20,6 +20,7 @@ from compiler.errors import TypeRuleError, UnsupportedOp, UnsupportedOpError
 from compiler.frontend.calling_convention import module_constants
 from compiler.frontend.control_flow import CONTROL_FLOW_OPERATORS
 from compiler.frontend.conversions.table import conversions
+from compiler.frontend.decompositions import recurrent_decompositions, trace_decomposition
 from compiler.frontend.eager_arguments import Permuted, as_number, eager_call_attrs
 from compiler.frontend.flex_attention import ATTENTION_OPERATORS
 from compiler.frontend.inferred_results import check_result_type, result_tensors, round_statistics
@@ -191,6 +192,8 @@ class Importer:
             if name in CONTROL_FLOW_OPERATORS:
                 args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
                 return CONTROL_FLOW_OPERATORS[name](self._import_subgraphs, *args, **kwargs)
+            if node.target in recurrent_decompositions():
+                return self._import_decomposed(node)
             if name not in conversions() or opaque_dtype_reason(node):
                 return self._import_opaque(node)
             return self._convert(node, name)
@@ -248,9 +251,18 @@ class Importer:
             graphs.append(Graph((*inputs.values(), *carriers), tuple(outputs), "inner"))
         return graphs, tuple(operands)
 
-    def _import_inline(self, node: torch.fx.Node) -> Sequence[Any]:
+    def _import_inline(self, node: torch.fx.Node) -> Any:
         """Import the body of a call of `torch.compiler.nested_compile_region` in place of the call."""
         module, _, *arguments = self._resolve(node.args)
+        return self._import_body(module, arguments)
+
+    def _import_decomposed(self, node: torch.fx.Node) -> Any:
+        """Import the decomposition of a call in place of the call."""
+        module, arguments = trace_decomposition(node, recurrent_decompositions()[node.target])
+        return self._import_body(module, self._resolve(arguments))
+
+    def _import_body(self, module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Any:
+        """Import the nodes of a module as if they stood in place of its call."""
         inputs = dict(zip(module.graph.find_nodes(op="placeholder"), arguments, strict=True))
         return replace(self, values=inputs)._import_nodes(module.graph, module_constants(module))
 

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves, tree_map
 
 import compiler
-from compiler.frontend.export import import_module
+from compiler.frontend.export import import_exported, import_module, needs_decomposition
 from compiler.ir.ops import recurrence
 from compiler.torch_backend import tilewright
 from tests.frontend.frontend_kit import interpret_imported
@@ -46,6 +46,17 @@ def assert_close(got: Any, layer: nn.Module, args: Sequence[Any]) -> None:
     expected = exact(layer, args)
     for result, want in zip(tree_leaves(got), expected, strict=True):
         torch.testing.assert_close(result.double(), want, atol=2e-6, rtol=0)
+
+
+def test_a_layer_is_decomposed_alone_at_the_line_that_calls_it() -> None:
+    """A pass of PyTorch over the whole program would take most of the time until the first result."""
+    program = torch.export.export(nn.Sequential(nn.Linear(6, 6), nn.LSTM(6, 5)).eval(), (X,))
+    assert not needs_decomposition(program)
+    nodes = import_exported(program).graph.nodes
+    (layer,) = (n for n in nodes if n.op is recurrence)
+    assert layer.loc is not None
+    assert layer.loc.module == "1"
+    assert any(str(n.target) == "aten.lstm.input" for n in program.graph.nodes)  # the caller's program stays as it is
 
 
 @pytest.mark.parametrize(("layer", "args"), LAYERS, ids=IDS)

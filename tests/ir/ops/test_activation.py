@@ -31,5 +31,8 @@ def test_error_is_a_few_roundings_of_the_result(name: str) -> None:
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_no_intermediate_value_overflows(name: str) -> None:
-    activation, x = ACTIVATIONS[name], torch.tensor([0.0, -0.0, 50.0, 1e4, -1e4, 1e30, torch.inf, -torch.inf, torch.nan])
+    activation, x = (
+        ACTIVATIONS[name],
+        torch.tensor([0.0, -0.0, 50.0, 1e4, -1e4, 1e30, torch.inf, -torch.inf, torch.nan]),
+    )
     assert torch.equal(compiler.compile(activation, (x,))(x).nan_to_num(7.0), activation(x).nan_to_num(7.0))

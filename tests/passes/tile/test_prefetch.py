@@ -51,7 +51,8 @@ def test_rows_that_data_decides_are_left_alone() -> None:
         }
       } }""")
     text = print_kernel(run_pipeline(kernel, "prefetch"))
-    assert "prefetch %n[%i + 1, %j]" in text and "prefetch %x" not in text
+    assert "prefetch %n[%i + 1, %j]" in text
+    assert "prefetch %x" not in text
 
 
 def test_rows_that_stay_in_cache_are_left_alone() -> None:
