@@ -37,13 +37,15 @@ class TwoLevelArgmax(GraphPass):
     %g = gather %x, %b                  %y = add (mul %b, 100), the first index of the maximum of %g    %x: f32[1, 8000], %p: f32[1, 80]
 
     Each element is read once, and only one block is compared with the extreme value.  What blocks leave over, where no good number
-    of them divides the row, is a block of its own.  Applies to rows in memory and blocks of at least `min_block` elements, where
-    the comparisons take at least `min_seconds`.
+    of them divides the row, is a block of its own.  Blocks of contiguous elements have at least `min_block`; elements of others are
+    looked up one by one.  Applies to rows in memory whose comparisons with the extreme value take at least `min_seconds`, and
+    longer than those with one block.
     """
 
     name = "two-level-argmax"
     min_seconds: float = from_machine("parallel_seconds")
     min_block: int = 512
+    lookup_ops: int = from_machine("lookup_ops")
 
     def run(self, ir: Graph, context: Context) -> Graph:
         new: dict[Node, Node] = {}
@@ -61,17 +63,25 @@ class TwoLevelArgmax(GraphPass):
         return ir.replace_nodes(new)
 
     def block_size(self, n: Node, extreme: Node, machine: Machine) -> int:
-        """Return the elements of a block, so that the fewest are compared, or 0 to leave `n` as it is."""
+        """Return the elements of a block, so that comparing takes least, or 0 to leave `n` as it is."""
         (x,), (dim,) = extreme.operands, reduced_dims(extreme)
         if not x.type.is_static or not is_stored(x):
             return 0
         shape = x.type.static_shape()
         if machine.operation_seconds(prod(shape) * SEARCH_OPERATIONS) < self.min_seconds:
             return 0
-        length = shape[dim]
-        candidates = *divisors(length), max(self.min_block, isqrt(length))
-        sizes = (s for s in candidates if self.min_block <= s <= length // 2)
-        return min(sizes, key=lambda s: s + length // s + (s if length % s else 0), default=0)
+        length, is_contiguous = shape[dim], prod(shape[dim + 1 :]) == 1
+        lookup = 0 if is_contiguous else self.lookup_ops
+        least = self.min_block if is_contiguous else 2
+
+        def compared(size: int) -> int:
+            """Return the operations of comparing one block, the extreme values of all, and the rest."""
+            rest = size if length % size else 0
+            return size * (SEARCH_OPERATIONS + lookup) + (length // size + rest) * SEARCH_OPERATIONS
+
+        sizes = [s for s in (*divisors(length), max(least, isqrt(length))) if least <= s <= length // 2]
+        best = min(sizes, key=compared, default=0)
+        return best if best and compared(best) < length * SEARCH_OPERATIONS else 0
 
 
 @dataclass(frozen=True)

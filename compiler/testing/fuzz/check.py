@@ -37,7 +37,7 @@ AGGRESSIVE_PASSES = {
     "two-level-scan": "two-level-scan{min-length=8, block-size=4, max-rows=64}",
     "sink-gather": "sink-gather{max-share=100.0}",
     "separate-windows": "separate-windows{max-time-ratio=1000.0}",
-    "two-level-argmax": "two-level-argmax{min-seconds=0, min-block=2}",
+    "two-level-argmax": "two-level-argmax{min-seconds=0, min-block=2, lookup-ops=0}",
     "two-level-reduction": "two-level-reduction{min-seconds=0, steps-per-thread=1}",
     "integer-slices": "integer-slices{min-bytes=8, min-columns=1}",
     "narrow-constants": "narrow-constants{min-bytes=8}",

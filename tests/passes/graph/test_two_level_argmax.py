@@ -9,7 +9,7 @@ from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
 from compiler.testing.checks import check_equivalent, check_pass
 
-SMALL = "two-level-argmax{min-seconds=0, min-block=2}"
+SMALL = "two-level-argmax{min-seconds=0, min-block=2, lookup-ops=0}"
 
 
 def test_only_one_block_is_searched() -> None:
@@ -96,6 +96,8 @@ def test_the_value_comes_from_the_same_blocks() -> None:
         ("graph(%x: f32[1, 800]) { %y = argmax %x {dim=1} return %y }", False),  # takes no time
         ("graph(%x: f32[1000, 800]) { %y = argmax %x {dim=1} return %y }", False),  # short rows
         ("graph(%x: f32[1, 799999]) { %y = argmax %x {dim=1} return %y }", True),  # a prime, with a rest
+        ("graph(%x: f32[4000, 256]) { %y = argmax %x {dim=0} return %y }", True),  # in blocks of some dozen rows
+        ("graph(%x: f32[16, 65536]) { %y = argmax %x {dim=0} return %y }", False),  # looking up takes longer than all comparisons
         ("graph(%x: f32[1, 800000]) { %e = exp %x  %y = argmax %e {dim=1} return %y }", False),  # not in memory
         ("graph(%x: f32[1, 800000], %z: f32[1, 800000]) { %m = amax %z {dims=[1], keepdim=true}  %e = eq %x, %m  %n = isnan %x"
          "  %o = or %e, %n  %i = iota {size=800000}  %w = where %o, %i, 800000  %y = amin %w {dims=[1]} return %y }", False),
