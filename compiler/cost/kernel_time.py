@@ -15,6 +15,7 @@ from compiler.cost.cache_traffic import NO_REUSE, CacheTraffic, ReuseDistances
 from compiler.cost.code_size import code_lines
 from compiler.cost.issue import Cost, Issue, accessed, called, masked, operation_cost, shuffled
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
+from compiler.cost.mean_extents import with_mean_extents
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved, is_spread
 from compiler.cost.tile_strides import TileStrides, trip_count_hint
 from compiler.ir import scalar
@@ -63,7 +64,7 @@ class KernelEstimate:
     """
 
     def __init__(self, kernel: Kernel, machine: Machine, shared_memory: Mapping[str, str] | None = None) -> None:
-        accesses = Accesses(with_unique_names(kernel))
+        accesses = Accesses(with_unique_names(with_mean_extents(kernel)))
         cost = KernelCycles(accesses, machine).block(accesses.kernel.body, {})
         self.machine, self.computation = machine, cost.straight.cycles_alone(machine) + cost.loop_cycles
         self.traffic = CacheTraffic(accesses, machine, shared_memory)
