@@ -19,7 +19,7 @@ from compiler.cost.mean_extents import with_mean_extents
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved, is_spread
 from compiler.cost.tile_strides import TileStrides, trip_count_hint
 from compiler.ir import scalar
-from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall
+from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall, likely_subexprs
 from compiler.ir.symbolic.index_expr import Dim, variables
 from compiler.ir.tile.contraction import adds_products
 from compiler.ir.tile.kernel import (
@@ -116,7 +116,7 @@ class KernelCycles:
                 total += self.reduction(stmt, scope)
             else:
                 total += Cost(self.straight(stmt, scope, {}))
-                self.available.update(e for value in stmt_exprs(stmt) for e in value.subexprs)
+                self.available.update(e for value in stmt_exprs(stmt) for e in likely_subexprs(value))
             written = {s.buffer for s in walk((stmt,)) if isinstance(s, Store)}
             self.available -= {e for e in self.available if any(x.buffer in written for x in e.loads)}
         self.available = outside
@@ -203,8 +203,9 @@ class KernelCycles:
         total, factor = Issue(), prod(unrolled.values())
         for value in stmt_exprs(stmt):
             lanes = self.lane_count(self.expr_axes(value, scope), scope)
-            negated = {x for e in value.subexprs if is_sum(e) for x in e.args if is_negation(x)}
-            for e in dict.fromkeys(value.subexprs):
+            computed = likely_subexprs(value)
+            negated = {x for e in computed if is_sum(e) for x in e.args if is_negation(x)}
+            for e in dict.fromkeys(computed):
                 if e in negated or e in self.available:  # the sum with a negated value becomes a difference
                     continue
                 if isinstance(e, Load):

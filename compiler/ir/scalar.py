@@ -315,6 +315,7 @@ _PRIMITIVES = (
     P("eq", 2, "bool", np.equal, infix="=="),
     P("ne", 2, "bool", np.not_equal, infix="!="),
     P("where", 3, "branch", np.where),
+    P("where_unlikely", 3, "branch", np.where),  # code branches around the second operand where no lane needs it
     # bits; "not" on bool is logical
     P("and", 2, "same", np.bitwise_and, infix="&"),
     P("or", 2, "same", np.bitwise_or, infix="|"),
@@ -425,6 +426,7 @@ power, sqrt, rsqrt, fma, rem = (_primitive_function(n) for n in ("pow", "sqrt", 
 scale = _primitive_function("scale")
 floor, ceil, trunc, round_even = (_primitive_function(n) for n in ("floor", "ceil", "trunc", "round"))
 absolute, copysign, where = _primitive_function("abs"), _primitive_function("copysign"), _primitive_function("where")
+where_unlikely = _primitive_function("where_unlikely")
 minimum, maximum, invert = _primitive_function("min"), _primitive_function("max"), _primitive_function("not")
 
 
@@ -475,16 +477,28 @@ def transform(e: Expr, rule: Callable[[Expr], Expr], memo: dict[int, Expr] | Non
 
 
 def bind_common_subexprs(e: Expr, bind: Callable[[Expr], Expr]) -> Expr:
-    """Return `e` with every primitive call that is used more than once replaced by `bind(call)`."""
+    """Return `e` with every primitive call that is used more than once, and not in an unlikely case alone, replaced by `bind(call)`."""
     calls = [id(a) for x in e.subexprs for a in x.args if isinstance(a, PrimitiveCall)]
     if len(calls) == len(set(calls)):
         return e
-    uses = Counter(calls)
+    uses, likely = Counter(calls), set(map(id, likely_subexprs(e)))
     memo: dict[int, Expr] = {}
     for x in e.subexprs:
         new = with_args(x, tuple(memo[id(a)] for a in x.args))
-        memo[id(x)] = bind(new) if uses[id(x)] > 1 else new
+        memo[id(x)] = bind(new) if uses[id(x)] > 1 and id(x) in likely else new
     return memo[id(e)]
+
+
+def likely_subexprs(e: Expr) -> tuple[Expr, ...]:
+    """Return the subexpressions of `e`, in post-order, without those that only unlikely cases need."""
+    if not any(x.primitive == "where_unlikely" for x in e.calls):
+        return e.subexprs
+    likely = {id(e)}
+    for x in reversed(e.subexprs):
+        if id(x) in likely:
+            is_choice = isinstance(x, PrimitiveCall) and x.primitive == "where_unlikely"
+            likely.update(id(a) for k, a in enumerate(x.args) if not is_choice or k != 1)
+    return tuple(x for x in e.subexprs if id(x) in likely)
 
 
 def round_to(value: Any, dtype: DType) -> Any:

@@ -1,22 +1,39 @@
-"""Argument reduction by multiples of pi/2, for arguments of any size.
+"""Argument reduction by multiples of pi/2: for moderate arguments, and for those of any size.
+
+Cody and Waite subtract the multiple in parts (Software Manual for the Elementary Functions, 1980).
 
 For each exponent of x, few bits of 2 / pi are needed (Payne and Hanek, "Radian reduction for trigonometric functions",
 SIGNUM Newsletter 18, 1983).  Bits so high that x times them is a multiple of 4 only add full turns; bits so low that x times
 them is negligible against the smallest possible result are not needed.  `where` selects the bits by the same operations for
-all arguments, so no fast path has to be blended with a slow one.
+all arguments.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from compiler.ir.scalar import Expr, const, fma, round_even, where
 from compiler.ir.types import f32, f64, i32
-from compiler.math.binary import scaled_integer
-from compiler.math.pi import digits_of_two_over_pi, scaled_two_over_pi
+from compiler.math.binary import format_of, scaled_integer
+from compiler.math.pi import digits_of_two_over_pi, half_pi_parts, scaled_two_over_pi
 from compiler.math.sums import two_product, two_sum
 
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17)  # high and low part
+
+MODERATE = {f32: 2.0**17, f64: 2.0**30}
+"""Arguments below are moderate: the multiple of the first part of pi/2 is subtracted exactly, and what no part holds is negligible."""
+
+
+def reduce_moderate(x: Expr) -> tuple[Expr, Expr]:
+    """Return r, of the dtype of x, and the quadrant, an integer of its size modulo 4, of 0 <= x < `MODERATE`.
+
+    x = (quadrant + 4 k) pi/2 + r, and |r| is at most pi/4 up to rounding.  5 operations.
+    """
+    n, bits = scaled_integer(x, 2 / math.pi)
+    for part in half_pi_parts(format_of(x).mantissa_bits + 1, 3):
+        x = fma(n, -part, x)
+    return x, bits
 
 
 def reduce_by_half_pi(x: Expr) -> tuple[Expr, Expr]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
+from math import frexp
+
+PI_BITS = 256
+"""Bits of 2 / pi from which parts of pi / 2 are computed."""
 
 
 def _arctangent_of_inverse(n: int, one: int) -> int:
@@ -24,6 +28,16 @@ def two_over_pi(bits: int) -> int:
     one = 1 << (bits + 32)  # 32 bits more than the rounding of a thousand terms can reach
     pi = 4 * (4 * _arctangent_of_inverse(5, one) - _arctangent_of_inverse(239, one))
     return (2 * one << bits) // pi
+
+
+def half_pi_parts(bits: int, count: int) -> list[float]:
+    """Return `count` floats of `bits` bits whose sum is pi / 2: each is what those before leave, rounded."""
+    rest, parts = Fraction(1 << 2 * PI_BITS, two_over_pi(PI_BITS)) / (1 << PI_BITS), list[float]()
+    for _ in range(count):
+        unit = Fraction(2) ** (frexp(rest)[1] - bits)
+        parts.append(float(round(rest / unit) * unit))
+        rest -= Fraction(parts[-1])
+    return parts
 
 
 def digits_of_two_over_pi(count: int, bits: int) -> list[float]:

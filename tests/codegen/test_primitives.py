@@ -30,7 +30,15 @@ BOTH = (
     "abs({a})",
     "cast<bool>({a})",
 )
-CHOICE = ("min({a}, {b})", "max({a}, {b})", "where({c}, {a}, {b})", "where({c}, {b}, 1)", "{a}")
+CHOICE = (
+    "min({a}, {b})",
+    "max({a}, {b})",
+    "where({c}, {a}, {b})",
+    "where({c}, {b}, 1)",
+    "where_unlikely({c}, {a}, {b})",
+    "where_unlikely({c}, {b}, 1)",
+    "{a}",
+)
 COMPARE = ("{a} < {b}", "{a} <= {b}", "{a} > {b}", "{a} >= {b}", "{a} == {b}", "{a} != {b}")
 FLOAT = ("sqrt({a})", "floor({a})", "ceil({a})", "trunc({a})", "round({a})", "copysign({a}, {b})")
 BITS = ("{a} & {b}", "{a} | {b}", "{a} ^ {b}", "not({a})")

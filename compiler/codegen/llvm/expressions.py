@@ -39,7 +39,7 @@ from compiler.codegen.llvm.targets import NarrowingInstructions
 from compiler.codegen.llvm.transpose import interleave, min_block_columns, to_columns, to_rows
 from compiler.cost.machine import CACHE_LINE_BYTES
 from compiler.cost.shuffles import is_deinterleaved
-from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
+from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref, likely_subexprs
 from compiler.ir.symbolic.index_expr import Dim, var, variables
 from compiler.ir.tile.kernel import Prefetch
 from compiler.ir.types import boolean, i64
@@ -106,6 +106,8 @@ class ExprEmitter(MemoryEmitter):
         if isinstance(e, PrimitiveCall) and is_rounded_conversion(e):
             (x,) = e.operands[0].args
             return emit_rounded_conversion(self.b, e.dtype, self.emit_element(x, coord, lanes), lanes)
+        if isinstance(e, PrimitiveCall) and e.primitive == "where_unlikely":
+            return self._compute_unlikely(e, coord, lanes)
         if isinstance(e, PrimitiveCall):
             with self.b.hoisting(not lanes and (e.dtype.is_float or e.dtype == boolean)):
                 return emit_primitive(self.b, e, [self.emit_element(a, coord, lanes) for a in e.operands], lanes)
@@ -116,6 +118,30 @@ class ExprEmitter(MemoryEmitter):
             return self.emit_index(e.index, coord)
         assert isinstance(e, Load), f"cannot emit {e}"
         return self.emit_load(e, coord, lanes)
+
+    def _compute_unlikely(self, e: PrimitiveCall, coord: Coord, lanes: int) -> str:
+        """Emit a choice that branches around its unlikely value where no lane takes it; what that reads is computed before."""
+        condition, unlikely, usual = e.operands
+        for leaf in unlikely.subexprs:
+            if not leaf.args and not isinstance(leaf, Const):
+                self.emit_element(leaf, coord)
+        value, flag, ty = (
+            self.emit_element(usual, coord, lanes),
+            self.emit_element(condition, coord, lanes),
+            llvm_type(e.dtype, lanes),
+        )
+        flags = llvm_type(boolean, lanes)
+        taken = self.b.intrinsic("i1", f"llvm.vector.reduce.or.v{lanes}i1", (flags, flag)) if lanes else flag
+        memo = dict(self.memo)  # without what only the branch computes
+
+        def body() -> list[str]:
+            other = self.emit_element(unlikely, coord, lanes)
+            return [self.b.emit(f"select {flags} {flag}, {ty} {other}, {ty} {value}")]
+
+        (result,) = self.b.conditional(taken, [(ty, value)], body)
+        self.memo.clear()
+        self.memo.update(memo)
+        return result
 
     def bound_element(self, name: str, coord: Coord) -> str:
         """Return an element of a bound value, computing it first if it is pending."""
@@ -159,7 +185,7 @@ class ExprEmitter(MemoryEmitter):
 
     def _emit_interleaved(self, e: Expr, coords: Sequence[Coord], visited: set[str]) -> None:
         """Compute each operation of `e`, and of pending values it names, at all `coords` before the next operation."""
-        for operation in e.subexprs:
+        for operation in likely_subexprs(e):
             if isinstance(operation, Const):
                 continue
             if isinstance(operation, Ref) and operation.name not in visited:

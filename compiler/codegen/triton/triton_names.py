@@ -51,7 +51,7 @@ INFIX_OPERATORS: Mapping[str, str] = {**{p.name: p.infix for p in PRIMITIVES.val
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 TRITON_FUNCTIONS: Mapping[str, str] = {
-    **{p: f"tl.{p}" for p in ("where", "fma", "abs")}, "max": "maximum", "min": "minimum",
+    **{p: f"tl.{p}" for p in ("where", "fma", "abs")}, "where_unlikely": "tl.where", "max": "maximum", "min": "minimum",
     **{p: f"tl.{p}" for p in ("floor", "ceil", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "erf", "sin", "cos")},
     **{p: f"libdevice.{p}" for p in ("expm1", "log1p", "tanh", "tan", "asin", "acos", "atan", "sinh", "cosh", "pow")},
     **{p: f"libdevice.{p}" for p in ("trunc", "copysign")}, "round": "libdevice.rint",
@@ -62,7 +62,7 @@ TRITON_FUNCTIONS: Mapping[str, str] = {
 EXACT_FUNCTIONS: Mapping[str, str] = {"div": "tl.div_rn", "sqrt": "tl.sqrt_rn"}
 """Correctly rounded functions for f32 primitives whose default in Triton is approximate."""
 
-ANY_DTYPE_FUNCTIONS = ("where", "fma", "abs", "max", "min")
+ANY_DTYPE_FUNCTIONS = ("where", "where_unlikely", "fma", "abs", "max", "min")
 """Functions of all dtypes; the others take only f32 and f64."""
 
 HELPERS: Mapping[str, str] = {
