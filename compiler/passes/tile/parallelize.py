@@ -20,6 +20,8 @@ class Parallelize(TilePass):
 
     parallel %i { parallel %j { ... } }  ->  parallel %i { for %j { ... } }
 
+    A loop with too few steps around several parallel loops, such as tiles and a remainder, is distributed over them.
+
     Each thread needs `steps_per_thread` steps.  Kernels of less than `min_seconds` of work run on the calling thread,
     because sharing them would take longer; a chunk that a thread claims has at least half as much (`max_chunks`).  Every thread
     repeats the statements outside of parallel loops (see `compiler.ir.tile.thread_sync`), so a kernel stays serial if
@@ -52,7 +54,8 @@ class Parallelize(TilePass):
             context.propose(self, replace(self, min_seconds=machine.operation_seconds(most + 1)))
         context.propose(self, replace(self, steps_per_thread=max(1, self.steps_per_thread // 4)))
         min_steps, work_ratio = self.steps_per_thread * machine.threads, max(1, total // grain)
-        body = tuple(self.keep_parallel(s, min_steps, work_ratio) if is_parallel_loop(s) else s for s in ir.body)
+        kept = (self.keep_parallel(s, min_steps, work_ratio) if is_parallel_loop(s) else (s,) for s in ir.body)
+        body = tuple(s for block in kept for s in block)
         return replace(ir, body=body, max_chunks=max_chunks(body, dynamic_ops // max(1, grain // 2)))
 
     def serial(self, ir: Kernel, context: Context) -> Kernel:
@@ -62,18 +65,19 @@ class Parallelize(TilePass):
         allowed = context.may_apply(self, "loops become serial", required=True, remark=False)
         return ir.with_body(serialize(ir.body)) if allowed else ir
 
-    def keep_parallel(self, loop: For, min_steps: int, work_ratio: int) -> For:
-        """Keep `loop`, and loops perfectly nested in it, parallel until there are `min_steps` steps.
+    def keep_parallel(self, loop: For, min_steps: int, work_ratio: int) -> tuple[For, ...]:
+        """Keep `loop`, and the loops that are all of its body, parallel until there are `min_steps` steps.
 
         A dynamic extent counts as 1/`work_ratio`, for calls with only just enough operations to run in parallel.
         """
         extent = dim_hint(loop.range.extent, 0)
         steps = -(-extent // loop.range.tile) if extent else min_steps
         steps //= 1 if isinstance(loop.range.extent, int) else work_ratio
-        inner = loop.body
-        if steps < min_steps and len(inner) == 1 and isinstance(inner[0], For) and inner[0].parallel:
-            return replace(loop, body=(self.keep_parallel(inner[0], -(-min_steps // max(1, steps)), work_ratio),))
-        return replace(loop, body=serialize(inner))
+        inner = [s for s in loop.body if isinstance(s, For) and s.parallel]
+        if steps >= min_steps or len(inner) < len(loop.body):
+            return (replace(loop, body=serialize(loop.body)),)
+        missing = -(-min_steps // max(1, steps))
+        return tuple(replace(loop, body=(s,)) for own in inner for s in self.keep_parallel(own, missing, work_ratio))
 
 
 def max_chunks(body: Block, most: Dim) -> Dim | None:

@@ -139,3 +139,32 @@ def test_inner_loops_are_shared_too_where_few_rows_are_work_enough() -> None:
         unchanged=open_rows("parallel", "parallel", like=800, more=" max_chunks n//4"),
         machine=MACHINE,
     )
+
+
+TILES_AND_REST = """kernel @k(in %x: f32[16, 14], out %y: f32[16, 14]) {{
+  {open} {kind} %i in 0..12 tile 4 {{ store %x[%i, %j], %y[%i, %j] }}
+  {between} {kind} %i in 12..16 {{ store %x[%i, %j], %y[%i, %j] }} }}
+}}"""
+
+
+@pytest.mark.parametrize(("tile", "is_distributed"), [(" tile 7", True), ("", False)])
+def test_few_steps_around_tiles_and_a_rest_are_distributed_over_both(tile: str, is_distributed: bool) -> None:
+    outer = f"parallel %j in 0..14{tile} {{"
+    check_pass(
+        EAGER,
+        before=TILES_AND_REST.format(open=outer, kind="parallel", between=""),
+        after=TILES_AND_REST.format(open=outer, kind="parallel", between=f"}} {outer}")
+        if is_distributed
+        else TILES_AND_REST.format(open=outer, kind="for", between=""),
+        machine=MACHINE,
+    )
+
+
+def test_loops_beside_a_value_of_the_step_stay_in_it() -> None:
+    text = """kernel @k(in %x: f32[2, 14], out %y: f32[2, 14]) {{
+      parallel %i in 0..2 {{
+        %a = %x[%i, 0]
+        {kind} %j in 0..12 tile 4 {{ store %a, %y[%i, %j] }}
+        {kind} %j in 12..14 {{ store %a, %y[%i, %j] }}
+      }} }}"""
+    check_pass(EAGER, before=text.format(kind="parallel"), after=text.format(kind="for"), machine=MACHINE)
