@@ -21,7 +21,7 @@ FLOORS = (
     ("ir.float_format", "ir.numpy_primitives"),
     ("ir.types",),
     ("ir.scalar", "ir.torch_types"),
-    ("ir.polynomial",),
+    ("ir.polynomial", "ir.subexpressions"),
     ("ir.graph",),
     ("ir.ops", "ir.tile"),
     ("ir.text",),

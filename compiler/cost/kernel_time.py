@@ -19,7 +19,8 @@ from compiler.cost.mean_extents import with_mean_extents
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved, is_interleaved, is_spread
 from compiler.cost.tile_strides import TileStrides, trip_count_hint
 from compiler.ir import scalar
-from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall, likely_subexprs
+from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall
+from compiler.ir.subexpressions import likely_subexprs
 from compiler.ir.symbolic.index_expr import Dim, variables
 from compiler.ir.tile.contraction import adds_products
 from compiler.ir.tile.kernel import (

@@ -46,6 +46,7 @@ from compiler.ir.graph.structure import (
     position_variables,
 )
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, Ref, const, index_value, where
+from compiler.ir.subexpressions import bind_common_subexprs
 from compiler.ir.symbolic.index_expr import Dim, interval, maximum, simplify, var, variables
 from compiler.ir.tile.kernel import BoundsCheck, Kernel, Local, Param, Range, Reduce, Store, dim_hint
 from compiler.ir.tile.uses import names_read
@@ -221,7 +222,7 @@ class KernelLowering:
 
     def bind_shared(self, e: Expr) -> Expr:
         """Bind the subexpressions of `e` that occur more than once."""
-        return scalar.bind_common_subexprs(e, self.nest.bind_unless_trivial)
+        return bind_common_subexprs(e, self.nest.bind_unless_trivial)
 
     def constant_linear(self, node: Node, s: ConstantLinear, index: Position, mask: Expr | None) -> Expr:
         """Return one row of the constant matrix times the operand; elements that several rows read are bound once."""

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from compiler.ir.interpret.primitives import evaluate_call
-from compiler.ir.scalar import PRIMITIVES, Const, Expr, PrimitiveCall, Ref, likely_subexprs
+from compiler.ir.scalar import PRIMITIVES, Const, Expr, PrimitiveCall, Ref
+from compiler.ir.subexpressions import likely_subexprs
 from compiler.ir.types import DType, f16, f32, f64
 from compiler.math.expansions import EXPANSIONS, SCALED_EXPANSIONS, expand
 from compiler.math.pi import scaled_two_over_pi, two_over_pi

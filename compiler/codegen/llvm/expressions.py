@@ -39,7 +39,8 @@ from compiler.codegen.llvm.targets import NarrowingInstructions
 from compiler.codegen.llvm.transpose import interleave, min_block_columns, to_columns, to_rows
 from compiler.cost.machine import CACHE_LINE_BYTES
 from compiler.cost.shuffles import is_deinterleaved
-from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref, likely_subexprs
+from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
+from compiler.ir.subexpressions import likely_subexprs
 from compiler.ir.symbolic.index_expr import Dim, var, variables
 from compiler.ir.tile.kernel import Prefetch
 from compiler.ir.types import boolean, i64

@@ -8,6 +8,7 @@ from functools import partial
 
 from compiler.ir import scalar
 from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref
+from compiler.ir.subexpressions import bind_common_subexprs
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, Kernel, Let, Reduce, Stmt, Store
 from compiler.ir.tile.substitution import NameSupply
@@ -75,7 +76,7 @@ def with_expanded_calls(
                 return e
             wide = e.dtype.compute
             call = PrimitiveCall(wide, e.primitive, tuple(bind(a.to(wide)) for a in e.operands))
-            return scalar.bind_common_subexprs(expand(call), bind).to(e.dtype)
+            return bind_common_subexprs(expand(call), bind).to(e.dtype)
 
         return lets, scalar.transform(value, rule)
 

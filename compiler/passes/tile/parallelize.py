@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from compiler.cost.estimates import estimated_ops, symbolic_ops
 from compiler.ir.symbolic.index_expr import Dim, interval, product
-from compiler.ir.tile.kernel import Block, For, Kernel, Stmt, dim_hint, is_parallel_loop, walk
+from compiler.ir.tile.kernel import (
+    Block,
+    For,
+    Kernel,
+    Stmt,
+    dim_hint,
+    is_parallel_loop,
+    loaded_buffers,
+    stored_buffers,
+    walk,
+)
 from compiler.ir.tile.loop_nest import perfect_parallel_nest, trip_count
 from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.passes.base import Context, TilePass, from_machine, register
@@ -20,7 +31,8 @@ class Parallelize(TilePass):
 
     parallel %i { parallel %j { ... } }  ->  parallel %i { for %j { ... } }
 
-    A loop with too few steps around several parallel loops, such as tiles and a remainder, is distributed over them.
+    A loop with too few steps around several parallel loops, such as tiles and a remainder, is distributed over them, unless one reads
+    what another stores.
 
     Each thread needs `steps_per_thread` steps.  Kernels of less than `min_seconds` of work run on the calling thread,
     because sharing them would take longer; a chunk that a thread claims has at least half as much (`max_chunks`).  Every thread
@@ -74,7 +86,7 @@ class Parallelize(TilePass):
         steps = -(-extent // loop.range.tile) if extent else min_steps
         steps //= 1 if isinstance(loop.range.extent, int) else work_ratio
         inner = [s for s in loop.body if isinstance(s, For) and s.parallel]
-        if steps >= min_steps or len(inner) < len(loop.body):
+        if steps >= min_steps or len(inner) < len(loop.body) or exchange_values(inner):
             return (replace(loop, body=serialize(loop.body)),)
         missing = -(-min_steps // max(1, steps))
         return tuple(replace(loop, body=(s,)) for own in inner for s in self.keep_parallel(own, missing, work_ratio))
@@ -85,6 +97,13 @@ def max_chunks(body: Block, most: Dim) -> Dim | None:
     nests = (perfect_parallel_nest((s,)) for s in body if is_parallel_loop(s))
     excess = (interval(product(trip_count(f.range) for f in nest) - most, {}) for nest in nests)
     return most if any(e is None or e[1] > 0 for e in excess) else None
+
+
+def exchange_values(statements: Sequence[Stmt]) -> bool:
+    """Return True if a statement loads from a buffer that another one stores to."""
+    stored = [stored_buffers((s,)) for s in statements]
+    others = (set().union(*stored[:k], *stored[k + 1 :]) for k in range(len(stored)))
+    return any(loaded_buffers((s,)) & buffers for s, buffers in zip(statements, others, strict=True))
 
 
 def serialize(body: Block) -> Block:
