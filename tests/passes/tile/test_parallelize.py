@@ -172,9 +172,9 @@ def test_loops_beside_a_value_of_the_step_stay_in_it() -> None:
 
 def test_loops_that_exchange_values_stay_in_one_step() -> None:
     """The buffer holds the slice of one step of a thread."""
-    text = """kernel @k(in %x: f32[2, 14], scratch %s: f32[14], out %y: f32[2, 14]) {{
+    text = """kernel @k(in %x: f32[2, 14], scratch %s: f32[2, 14], out %y: f32[2, 14]) {{
       parallel %i in 0..2 {{
-        {kind} %j in 0..14 {{ store %x[%i, %j], %s[%j] }}
-        {kind} %j in 0..14 {{ store %s[%j], %y[%i, %j] }}
+        {kind} %j in 0..14 {{ store %x[%i, %j], %s[%i, %j] }}
+        {kind} %j in 0..14 {{ store %s[%i, %j], %y[%i, %j] }}
       }} }}"""
     check_pass(EAGER, before=text.format(kind="parallel"), after=text.format(kind="for"), machine=MACHINE)
