@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 import compiler
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "mish": F.mish,
-    "gelu of the tanh approximation": lambda x: F.gelu(x, approximate="tanh"),
-}
+
+def test_error_of_mish_is_a_few_roundings_of_the_result() -> None:
+    x = torch.linspace(-60, 60, 20001)
+    expected = F.mish(x.double())
+    error = (compiler.compile(F.mish, (x,))(x) - expected).abs() / expected.abs().clamp(min=1e-30)
+    assert error.max() < 1e-6
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_error_is_a_few_roundings_of_the_result(name: str) -> None:
-    """PyTorch's own loses all digits of a GELU at -5, where it adds 1 to a hyperbolic tangent near -1.
-
-    From -4.5 on, the reference in f64 keeps enough of them.
-    """
-    activation, x = ACTIVATIONS[name], torch.linspace(-4.5, 60, 20001)
-    expected = activation(x.double())
-    error = (compiler.compile(activation, (x,))(x) - expected).abs() / expected.abs().clamp(min=1e-30)
-    assert error.max() < 4e-6
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_no_intermediate_value_overflows(name: str) -> None:
-    activation, x = (
-        ACTIVATIONS[name],
-        torch.tensor([0.0, -0.0, 50.0, 1e4, -1e4, 1e30, torch.inf, -torch.inf, torch.nan]),
-    )
-    assert torch.equal(compiler.compile(activation, (x,))(x).nan_to_num(7.0), activation(x).nan_to_num(7.0))
+def test_no_intermediate_value_of_mish_overflows() -> None:
+    x = torch.tensor([0.0, -0.0, 50.0, 1e4, -1e4, 1e30, torch.inf, -torch.inf, torch.nan])
+    assert torch.equal(compiler.compile(F.mish, (x,))(x).nan_to_num(7.0), F.mish(x).nan_to_num(7.0))
