@@ -31,8 +31,8 @@ class Parallelize(TilePass):
 
     parallel %i { parallel %j { ... } }  ->  parallel %i { for %j { ... } }
 
-    A loop with too few steps around several parallel loops, such as tiles and a remainder, is distributed over them, unless one reads
-    what another stores.
+    A loop with fewer steps than threads around several parallel loops, such as tiles and a remainder, is distributed over them, unless
+    one reads what another stores.
 
     Each thread needs `steps_per_thread` steps.  Kernels of less than `min_seconds` of work run on the calling thread,
     because sharing them would take longer; a chunk that a thread claims has at least half as much (`max_chunks`).  Every thread
@@ -66,7 +66,10 @@ class Parallelize(TilePass):
             context.propose(self, replace(self, min_seconds=machine.operation_seconds(most + 1)))
         context.propose(self, replace(self, steps_per_thread=max(1, self.steps_per_thread // 4)))
         min_steps, work_ratio = self.steps_per_thread * machine.threads, max(1, total // grain)
-        kept = (self.keep_parallel(s, min_steps, work_ratio) if is_parallel_loop(s) else (s,) for s in ir.body)
+        kept = (
+            self.keep_parallel(s, min_steps, machine.threads, work_ratio) if is_parallel_loop(s) else (s,)
+            for s in ir.body
+        )
         body = tuple(s for block in kept for s in block)
         return replace(ir, body=body, max_chunks=max_chunks(body, dynamic_ops // max(1, grain // 2)))
 
@@ -77,19 +80,21 @@ class Parallelize(TilePass):
         allowed = context.may_apply(self, "loops become serial", required=True, remark=False)
         return ir.with_body(serialize(ir.body)) if allowed else ir
 
-    def keep_parallel(self, loop: For, min_steps: int, work_ratio: int) -> tuple[For, ...]:
+    def keep_parallel(self, loop: For, min_steps: int, threads: int, work_ratio: int) -> tuple[For, ...]:
         """Keep `loop`, and the loops that are all of its body, parallel until there are `min_steps` steps.
 
-        A dynamic extent counts as 1/`work_ratio`, for calls with only just enough operations to run in parallel.
+        One with fewer steps than `threads` is distributed over several loops in it.  A dynamic extent counts as 1/`work_ratio`, for calls with only just enough operations to run in parallel.
         """
         extent = dim_hint(loop.range.extent, 0)
         steps = -(-extent // loop.range.tile) if extent else min_steps
         steps //= 1 if isinstance(loop.range.extent, int) else work_ratio
         inner = [s for s in loop.body if isinstance(s, For) and s.parallel]
-        if steps >= min_steps or len(inner) < len(loop.body) or exchange_values(inner):
+        may_distribute = steps < threads and not exchange_values(inner)
+        if steps >= min_steps or len(inner) < len(loop.body) or (len(inner) > 1 and not may_distribute):
             return (replace(loop, body=serialize(loop.body)),)
-        missing = -(-min_steps // max(1, steps))
-        return tuple(replace(loop, body=(s,)) for own in inner for s in self.keep_parallel(own, missing, work_ratio))
+        missing, idle = (-(-n // max(1, steps)) for n in (min_steps, threads))
+        kept = (s for own in inner for s in self.keep_parallel(own, missing, idle, work_ratio))
+        return tuple(replace(loop, body=(s,)) for s in kept)
 
 
 def max_chunks(body: Block, most: Dim) -> Dim | None:

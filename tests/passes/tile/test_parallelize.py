@@ -147,8 +147,8 @@ TILES_AND_REST = """kernel @k(in %x: f32[16, 14], out %y: f32[16, 14]) {{
 }}"""
 
 
-@pytest.mark.parametrize(("tile", "is_distributed"), [(" tile 7", True), ("", False)])
-def test_few_steps_around_tiles_and_a_rest_are_distributed_over_both(tile: str, is_distributed: bool) -> None:
+@pytest.mark.parametrize(("tile", "is_distributed"), [(" tile 14", True), (" tile 7", False), ("", False)])
+def test_one_step_around_tiles_and_a_rest_is_distributed_over_both(tile: str, is_distributed: bool) -> None:
     outer = f"parallel %j in 0..14{tile} {{"
     check_pass(
         EAGER,
