@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from compiler.cost.tile_strides import trip_count_hint
 from compiler.ir.symbolic.index_expr import substitute, variables
-from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, dim_hint, extent_hint, stmt_ranges, walk
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, dim_hint, stmt_ranges, walk
 
 Middles = Mapping[str, int]
 """The index of the middle iteration of each loop around a statement."""
@@ -46,5 +47,4 @@ def _mean(r: Range, middles: Middles) -> tuple[Range, Middles]:
     """Return a loop with its extent in the middle iterations of outer loops, and the middles for what is inside."""
     if variables(r.extent):
         r = r.with_(hi=r.lo + max(0, dim_hint(substitute(r.extent, middles))))
-    trips = -(-extent_hint(r) // r.tile)
-    return r, {**middles, r.var: dim_hint(substitute(r.lo, middles)) + trips // 2 * r.tile}
+    return r, {**middles, r.var: dim_hint(substitute(r.lo, middles)) + trip_count_hint(r) // 2 * r.tile}

@@ -19,7 +19,7 @@ from compiler.math.binary import format_of, scaled_integer
 from compiler.math.pi import digits_of_two_over_pi, half_pi_parts, scaled_two_over_pi
 from compiler.math.sums import two_product, two_sum
 
-HALF_PI = (1.5707963267948966, 6.123233995736766e-17)  # high and low part
+HALF_PI = half_pi_parts(53, 2)  # high and low part
 
 MODERATE = {f32: 2.0**17, f64: 2.0**30}
 """Arguments below are moderate: the multiple of the first part of pi/2 is subtracted exactly, and what no part holds is negligible."""

@@ -30,14 +30,15 @@ def two_over_pi(bits: int) -> int:
     return (2 * one << bits) // pi
 
 
-def half_pi_parts(bits: int, count: int) -> list[float]:
+@cache
+def half_pi_parts(bits: int, count: int) -> tuple[float, ...]:
     """Return `count` floats of `bits` bits whose sum is pi / 2: each is what those before leave, rounded."""
     rest, parts = Fraction(1 << 2 * PI_BITS, two_over_pi(PI_BITS)) / (1 << PI_BITS), list[float]()
     for _ in range(count):
         unit = Fraction(2) ** (frexp(rest)[1] - bits)
         parts.append(float(round(rest / unit) * unit))
         rest -= Fraction(parts[-1])
-    return parts
+    return tuple(parts)
 
 
 def digits_of_two_over_pi(count: int, bits: int) -> list[float]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, absolute, fma, where, where_unlikely
-from compiler.ir.types import f32, f64
+from compiler.ir.types import DType, f32, f64
 from compiler.math.argument_reduction import MODERATE, reduce_by_half_pi, reduce_moderate
 from compiler.math.binary import bits_of, format_of
 
@@ -64,12 +64,10 @@ def _second_bit_as_sign(quadrant: Expr) -> Expr:
     return (quadrant & 2) << (quadrant.dtype.bits - 2)
 
 
-def _of_reduced(
-    x: Expr, function: Callable[[Expr, Expr], Expr], moderate: Callable[[Expr], Expr] = lambda x: x
-) -> Expr:
-    """Return `function` of r and quadrant of |x|, reduced in the dtype of `moderate(|x|)` unless it is large."""
+def _of_reduced(x: Expr, function: Callable[[Expr, Expr], Expr], dtype: DType) -> Expr:
+    """Return `function` of r and quadrant of |x|; moderate ones are reduced in `dtype`."""
     size = absolute(x)
-    large, usual = (function(*reduced) for reduced in (reduce_by_half_pi(size), reduce_moderate(moderate(size))))
+    large, usual = (function(*reduced) for reduced in (reduce_by_half_pi(size), reduce_moderate(size.to(dtype))))
     return where_unlikely(size >= MODERATE[x.dtype], large, usual)
 
 
@@ -83,7 +81,7 @@ def sin(x: Expr) -> Expr:
         sine, cosine = _sin_and_cos(r.to(x.dtype), SIN[x.dtype], COS[x.dtype])
         return _negate_if(where(_is_odd(quadrant), cosine, sine), _sign(x) ^ _second_bit_as_sign(quadrant))
 
-    return _of_reduced(x, of_reduced)
+    return _of_reduced(x, of_reduced, x.dtype)
 
 
 def cos(x: Expr) -> Expr:
@@ -96,7 +94,7 @@ def cos(x: Expr) -> Expr:
         sine, cosine = _sin_and_cos(r.to(x.dtype), SIN[x.dtype], COS[x.dtype])
         return _negate_if(where(_is_odd(quadrant), sine, cosine), _second_bit_as_sign(quadrant + 1))
 
-    return _of_reduced(x, of_reduced)
+    return _of_reduced(x, of_reduced, x.dtype)
 
 
 def tan(x: Expr) -> Expr:
@@ -111,4 +109,4 @@ def tan(x: Expr) -> Expr:
         y = where(odd, -cosine, sine) / where(odd, sine, cosine)
         return _negate_if(y.to(x.dtype), _sign(x))
 
-    return _of_reduced(x, of_reduced, lambda size: size.to(f64))
+    return _of_reduced(x, of_reduced, f64)

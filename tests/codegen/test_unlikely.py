@@ -11,6 +11,7 @@ from native import assert_same_bits, run_interpreter, run_native
 from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.tile.kernel import Kernel
 from compiler.passes.manager import run_pipeline
 
 KERNEL = """kernel @k(in %x: f32[{n}], in %z: f32[{n}], out %y: f32[{n}], out %w: f32[{n}]) {{
@@ -21,6 +22,12 @@ KERNEL = """kernel @k(in %x: f32[{n}], in %z: f32[{n}], out %y: f32[{n}], out %w
   }}
 }}"""
 FORMS = {"scalars": "", "vectors": " tile 16 lanes 16", "registers": " tile 64 lanes 16"}
+
+
+def blocks_of(kernel: Kernel) -> dict[str, str]:
+    """The basic blocks of a kernel's code by label."""
+    code = emit_kernel(kernel, target_by_name("x86-64-v4"))
+    return {b.split(":")[0]: b for b in re.split(r"\n(?=\w+:)", code)}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -39,8 +46,7 @@ def test_each_lane_has_its_case(form: str, then: str, large: tuple[int, ...]) ->
 @pytest.mark.parametrize("form", FORMS)
 def test_the_unlikely_value_stands_behind_a_branch(form: str) -> None:
     text = KERNEL.format(n=128, form=FORMS[form], then="store %z[%i], %w[%i]")
-    code = emit_kernel(parse_kernel(text), target_by_name("x86-64-v4"))
-    blocks = {b.split(":")[0]: b for b in re.split(r"\n(?=\w+:)", code)}
+    blocks = blocks_of(parse_kernel(text))
     behind = [b for name, b in blocks.items() if name.startswith("then")]
     assert behind
     assert all("sqrt" in b and "fdiv" in b for b in behind)
@@ -53,7 +59,6 @@ def test_sines_of_moderate_arguments_do_without_the_reduction_of_large_ones() ->
     """The bits of 2/pi are in the branch."""
     kernel = parse_kernel("""kernel @k(in %x: f64[64], out %y: f64[64]) {
       for %i in 0..64 tile 8 lanes 8 { store sin(%x[%i]), %y[%i] } }""")
-    code = emit_kernel(run_pipeline(kernel, "expand-math"), target_by_name("x86-64-v4"))
-    usual = re.split(r"\n(?=\w+:)", code)
-    sizes = {b.split(":")[0][:4]: b.count("\n") for b in usual}
+    blocks = blocks_of(run_pipeline(kernel, "expand-math"))
+    sizes = {name[:4]: b.count("\n") for name, b in blocks.items()}
     assert sizes["then"] > 4 * sizes["loop"]

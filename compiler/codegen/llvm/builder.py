@@ -14,7 +14,7 @@ import numpy as np
 from compiler.codegen.llvm.targets import STACK_BYTES
 from compiler.errors import DynamicShapeError
 from compiler.ir.scalar import Number
-from compiler.ir.types import DType, u8
+from compiler.ir.types import DType, boolean, u8
 
 FLOAT_TYPES = {16: "half", 32: "float", 64: "double"}
 """Register type of floats by width; floats that LLVM lacks are held as their codes."""
@@ -187,6 +187,12 @@ class IRBuilder:
             self.emit_void(call)
             return ""
         return self.emit(call)
+
+    def any_lane(self, flags: str, lanes: int) -> str:
+        """Return the flag whether any of `lanes` flags is set; that of a scalar itself."""
+        if not lanes:
+            return flags
+        return self.intrinsic("i1", f"llvm.vector.reduce.or.v{lanes}i1", (llvm_type(boolean, lanes), flags))
 
     def splat(self, element: str, value: str, lanes: int) -> str:
         """Broadcast scalar `value` of type `element` to every lane."""

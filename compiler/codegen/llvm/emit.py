@@ -177,8 +177,7 @@ class KernelEmitter:
             if lanes:
                 mask = ev.lane_mask(None, coord, lanes)
                 flags = llvm_type(boolean, lanes)
-                flag = self.b.emit(f"and {flags} {flag}, {mask}") if mask else flag
-                flag = self.b.intrinsic("i1", f"llvm.vector.reduce.or.v{lanes}i1", (flags, flag))
+                flag = self.b.any_lane(self.b.emit(f"and {flags} {flag}, {mask}") if mask else flag, lanes)
             before = self.b.emit(f"load i1, ptr {self.failed_flag}, align 1")
             self.b.emit_void(f"store i1 {self.b.emit(f'or i1 {before}, {flag}')}, ptr {self.failed_flag}, align 1")
 

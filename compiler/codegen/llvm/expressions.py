@@ -126,22 +126,16 @@ class ExprEmitter(MemoryEmitter):
         for leaf in unlikely.subexprs:
             if not leaf.args and not isinstance(leaf, Const):
                 self.emit_element(leaf, coord)
-        value, flag, ty = (
-            self.emit_element(usual, coord, lanes),
-            self.emit_element(condition, coord, lanes),
-            llvm_type(e.dtype, lanes),
-        )
-        flags = llvm_type(boolean, lanes)
-        taken = self.b.intrinsic("i1", f"llvm.vector.reduce.or.v{lanes}i1", (flags, flag)) if lanes else flag
-        memo = dict(self.memo)  # without what only the branch computes
+        value, flag = (self.emit_element(x, coord, lanes) for x in (usual, condition))
+        ty, flags = llvm_type(e.dtype, lanes), llvm_type(boolean, lanes)
 
         def body() -> list[str]:
+            outside, self.memo = self.memo, dict(self.memo)  # what only the branch computes is not known outside
             other = self.emit_element(unlikely, coord, lanes)
+            self.memo = outside
             return [self.b.emit(f"select {flags} {flag}, {ty} {other}, {ty} {value}")]
 
-        (result,) = self.b.conditional(taken, [(ty, value)], body)
-        self.memo.clear()
-        self.memo.update(memo)
+        (result,) = self.b.conditional(self.b.any_lane(flag, lanes), [(ty, value)], body)
         return result
 
     def bound_element(self, name: str, coord: Coord) -> str:
@@ -284,8 +278,7 @@ class ExprEmitter(MemoryEmitter):
         if e.mask is None:
             return self.b.splat(element, self.b.emit(f"load {element}, ptr {address}, align {dtype.alignment}"), lanes)
         assert mask is not None
-        any_lane = self.b.intrinsic("i1", f"llvm.vector.reduce.or.v{lanes}i1", (flags, mask))
-        value = self.b.splat(element, self.load_if(any_lane, address, dtype), lanes)
+        value = self.b.splat(element, self.load_if(self.b.any_lane(mask, lanes), address, dtype), lanes)
         return self.b.emit(f"select {flags} {mask}, {memory} {value}, {memory} {passthru}")
 
     def _load_deinterleaved(self, buffer: StorageBuffer, offset: Dim, stride: int, coord: Coord, lanes: int) -> str:

@@ -36,7 +36,10 @@ def _elu(x: Expr, alpha: float, scale: float, input_scale: float) -> Expr:
 
 
 def _mish(x: Expr) -> Expr:
-    """x * tanh(log(1 + u)) = x * n / (n + 2) with n = u * (u + 2) and u = e^x; the quotient is 1 from x = 20 on."""
+    """x * tanh(log(1 + e^x)).
+
+    For u = e^x and n = u * (u + 2), the tangent is n / (n + 2); from x = 20 on it is rounded to 1.
+    """
     u = s.exp(s.minimum(x, 20))
     n = u * (u + 2)
     return x * (n / (n + 2))

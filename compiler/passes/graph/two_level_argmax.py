@@ -79,9 +79,8 @@ class TwoLevelArgmax(GraphPass):
             rest = size if length % size else 0
             return size * (SEARCH_OPERATIONS + lookup) + (length // size + rest) * SEARCH_OPERATIONS
 
-        sizes = [s for s in (*divisors(length), max(least, isqrt(length))) if least <= s <= length // 2]
-        best = min(sizes, key=compared, default=0)
-        return best if best and compared(best) < length * SEARCH_OPERATIONS else 0
+        sizes = (s for s in (*divisors(length), max(least, isqrt(length))) if least <= s <= length // 2)
+        return min((s for s in sizes if compared(s) < length * SEARCH_OPERATIONS), key=compared, default=0)
 
 
 @dataclass(frozen=True)

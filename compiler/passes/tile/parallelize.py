@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from compiler.cost.estimates import estimated_ops, symbolic_ops
 from compiler.ir.symbolic.index_expr import Dim, interval, product
@@ -83,14 +84,15 @@ class Parallelize(TilePass):
     def keep_parallel(self, loop: For, min_steps: int, threads: int, work_ratio: int) -> tuple[For, ...]:
         """Keep `loop`, and the loops that are all of its body, parallel until there are `min_steps` steps.
 
-        One with fewer steps than `threads` is distributed over several loops in it.  A dynamic extent counts as 1/`work_ratio`, for calls with only just enough operations to run in parallel.
+        One with fewer steps than `threads` is distributed over several loops in it.  A dynamic extent counts as 1/`work_ratio`,
+        for calls with only just enough operations to run in parallel.
         """
         extent = dim_hint(loop.range.extent, 0)
         steps = -(-extent // loop.range.tile) if extent else min_steps
         steps //= 1 if isinstance(loop.range.extent, int) else work_ratio
         inner = [s for s in loop.body if isinstance(s, For) and s.parallel]
-        may_distribute = steps < threads and not exchange_values(inner)
-        if steps >= min_steps or len(inner) < len(loop.body) or (len(inner) > 1 and not may_distribute):
+        goes_on = len(inner) == len(loop.body) and steps < (min_steps if len(inner) == 1 else min(min_steps, threads))
+        if not goes_on or exchange_values(inner):
             return (replace(loop, body=serialize(loop.body)),)
         missing, idle = (-(-n // max(1, steps)) for n in (min_steps, threads))
         kept = (s for own in inner for s in self.keep_parallel(own, missing, idle, work_ratio))
@@ -106,9 +108,7 @@ def max_chunks(body: Block, most: Dim) -> Dim | None:
 
 def exchange_values(statements: Sequence[Stmt]) -> bool:
     """Return True if a statement loads from a buffer that another one stores to."""
-    stored = [stored_buffers((s,)) for s in statements]
-    others = (set().union(*stored[:k], *stored[k + 1 :]) for k in range(len(stored)))
-    return any(loaded_buffers((s,)) & buffers for s, buffers in zip(statements, others, strict=True))
+    return any(stored_buffers((a,)) & loaded_buffers((b,)) for a, b in permutations(statements, 2))
 
 
 def serialize(body: Block) -> Block:
