@@ -47,14 +47,15 @@ from compiler.ir.graph.structure import (
 )
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, Ref, const, index_value, where
 from compiler.ir.subexpressions import bind_common_subexprs
-from compiler.ir.symbolic.index_expr import Dim, interval, maximum, simplify, var, variables
+from compiler.ir.symbolic.affine import coefficient
+from compiler.ir.symbolic.index_expr import Bounds, Dim, interval, maximum, simplify, substitute, var, variables
 from compiler.ir.tile.kernel import BoundsCheck, Kernel, Local, Param, Range, Reduce, Store, dim_hint
 from compiler.ir.tile.uses import names_read
 from compiler.ir.types import TensorType, broadcast_index, i64, summand_dtype
 from compiler.lowering.counting_sort import lower_counting_sort
 from compiler.lowering.further_results import further_result, row_results
 from compiler.lowering.loop_nest_builder import LoopNestBuilder
-from compiler.lowering.scan import find_sequential_loop, lower_scan_step, orient_for_scans
+from compiler.lowering.scan import find_sequential_loop, lower_scan_step, nontrivial_scans, orient_for_scans
 from compiler.lowering.scatter import lower_scatter
 from compiler.lowering.store_chain import skip_trailing_views, store_chain
 
@@ -113,7 +114,10 @@ class KernelLowering:
         index = tuple(i + low for i, low in zip(index, domain.start, strict=True))
         self.extents = {str(d): size for d, size in zip(index, extents, strict=True) if not isinstance(d, int)}
         if self.store_chain == [self.root]:
-            index = orient_for_scans(self.graph, self.root, index)
+            if nontrivial_scans(self.graph):
+                index = orient_for_scans(self.graph, self.root, index)
+            elif not isinstance(self.root.structure, Reduction):  # its operands would be read backwards in each step
+                index = self.stored_forward(target, index, ranges)
         chain, bounds = self.store_chain, {r.var: (r.lo, r.hi - 1) for r in ranges}
         positions = [map_through_views(chain, with_unrolled_dims(p, index), bounds)[0] for p in domain.points]
         index = positions[0]
@@ -142,12 +146,19 @@ class KernelLowering:
 
     # outputs
 
-    def output_position(self, target: Node, index: Position) -> Position:
+    def output_position(self, target: Node, index: Position, bounds: Bounds | None = None) -> Position:
         """Return the position of element `index` of the root in the output `target`, through the views between them."""
         chain = [target]
         while chain[-1] is not self.root:
             chain.append(chain[-1].operands[0])
-        return map_through_views(chain, index, self.nest.bounds)[0]
+        return map_through_views(chain, index, bounds or self.nest.bounds)[0]
+
+    def stored_forward(self, target: Node, index: Position, ranges: Sequence[Range]) -> Position:
+        """Return `index` with the loops reversed that the views behind the root store backwards: vectors are stored forwards."""
+        stored = self.output_position(target, index, {r.var: (r.lo, r.hi - 1) for r in ranges})
+        backward = {r.var: r for r in ranges if any((coefficient(d, r.var) or 0) < 0 for d in stored)}
+        reversed_loops = {v: r.lo + r.hi - 1 - var(v) for v, r in backward.items()}
+        return tuple(d if isinstance(d, int) else substitute(d, reversed_loops) for d in index)
 
     def store_output(self, k: int, node: Node, index: Position, position: Position) -> None:
         """Store element `index` of `node` at `position` of output `k`, in the innermost loop that the index uses."""

@@ -28,8 +28,6 @@ def nontrivial_scans(graph: Graph) -> list[Node]:
 
 def orient_for_scans(graph: Graph, root: Node, index: Position) -> Position:
     """Return `index`, reversed in the dimension that the group's scans traverse from its end."""
-    if not nontrivial_scans(graph):
-        return index
     demand = Demand(graph, root, index)
     for n in nontrivial_scans(graph):
         for d in _scan_positions(n, demand):

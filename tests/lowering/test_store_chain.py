@@ -46,3 +46,14 @@ def test_loops_of_the_root_stay() -> None:
     assert loops(NORMALIZED.replace("REST", "%t = tanh %f  %y = add %t, %f  return %y")) == ["2", "15"]
     crop = "%t = tanh %f  %c = slice %t {dim=1, start=0, size=7, step=1}  %y = exp %c  return %y"
     assert loops(NORMALIZED.replace("REST", crop)) == ["2", "7"]
+
+
+def test_results_behind_a_flip_are_stored_forwards() -> None:
+    """The loops run backwards through the values instead; a sum keeps reading its operands forwards."""
+    flipped = "graph(%x: f32[3, 5]) { %e = exp %x  %f = flip %e {dims=[1]}  %y = permute %f {dims=[1, 0]}  return %y }"
+    text = print_kernel(lower_kernel(parse_graph(flipped), "k"))
+    assert "store exp(%x[%i0, -%i1 + 4]), %out0[%i1, %i0]" in text
+    summed = "graph(%x: f32[3, 5]) { %s = sum %x {dims=[1]}  %y = flip %s {dims=[0]}  return %y }"
+    text = print_kernel(lower_kernel(parse_graph(summed), "k"))
+    assert "yield %x[%i0, %r0]" in text
+    assert "%out0[-%i0 + 2]" in text

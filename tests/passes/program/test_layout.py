@@ -249,3 +249,27 @@ def test_kernels_with_cached_operands_are_scored_in_the_layout_under_trial() -> 
     launch = search.launches[0][0]
     rows, columns = (search.kernel_saved_ops(launch.kernel, search.param_types(launch, c)) for c in ({}, {"t": 1}))
     assert rows > columns
+
+
+def test_lanes_may_follow_an_input_whose_layout_is_fixed() -> None:
+    """Rows of %a lie across the lanes that a free choice takes, the last loop; results then lie as %a does."""
+
+    def maxima(x: str, y: str) -> str:
+        return f"""kernel @k(in %x: {x}, out %y: {y}) {{
+          parallel %i in 0..32 {{ parallel %j in 0..48 {{
+            %m = reduce max %r in 0..4 {{ yield %x[%r, %j, %i] }}
+            for %r in 0..4 {{ store %x[%r, %j, %i] - %m, %y[%r, %i, %j] }} }} }} }}"""
+
+    def exponentials(x: str, y: str) -> str:
+        return f"""kernel @l(in %x: {x}, out %y: {y}) {{
+          parallel %r in 0..4 {{ parallel %i in 0..32 {{ parallel %j in 0..48 {{
+            store exp(exp(%x[%r, %i, %j])), %y[%r, %i, %j] }} }} }} }}"""
+
+    fixed, rows, turned = "f32[4, 48, 32]", "f32[4, 32, 48]", "f32[4, 32, 48]{0, 2, 1}"
+
+    def text(t: str) -> str:
+        return f"""program {{ input %a: {fixed}  output %b: {rows}  buffer %t: {t}
+          {maxima(fixed, t)} {exponentials(t, rows)}
+          launch @k(%a, %t)  launch @l(%t, %b) }}"""
+
+    check_pass("layout", before=text(rows), after=text(turned), special=False)
