@@ -47,8 +47,8 @@ class SplitConstants(ProgramPass):
       ->
     @gate(const %w.0: f32[103, 64], const %w.103: f32[103, 64], ...) { ... %w.0[%i, %r] ... %w.103[%i, %r] ... }    launch @gate(%w.0, %w.103, ...)
 
-    Each of them can be packed for vectors, as halves that gate each other are.  Applies where a part of at least one vector
-    begins inside a vector, and nothing but one launch reads the constant.
+    Each of them can be packed for vectors and tiles, as halves that gate each other are, wherever the next part begins.  Applies to
+    parts of at least one vector, where nothing but one launch reads the constant.
     """
 
     name = "split-constants"
@@ -82,7 +82,7 @@ class SplitConstants(ProgramPass):
 
 
 def match_parts(kernel: Kernel, p: Param, machine: Machine) -> Parts | None:
-    """Return the parts of constant `p` that the loads of a kernel read, one of which begins inside a vector; None otherwise."""
+    """Return the parts of constant `p` that the loads of a kernel read, each of at least one vector; None otherwise."""
     if p.role != "const" or p.type.layout is not None or p.type.dtype.element:
         return None
     lanes = machine.lanes(p.type.dtype.bits)
@@ -95,7 +95,7 @@ def match_parts(kernel: Kernel, p: Param, machine: Machine) -> Parts | None:
             continue
         are_disjoint = all(a[1] < b[0] for a, b in pairwise(distinct))
         are_long = all(last - first + 1 >= lanes for first, last in distinct)
-        if are_disjoint and are_long and any(first % lanes for first, _ in distinct):
+        if are_disjoint and are_long:
             return parts
     return None
 

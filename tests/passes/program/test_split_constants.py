@@ -62,7 +62,6 @@ def test_halves_that_gate_each_other() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "rows"),
     [
-        ("%w[%j, %r]", "%w[%j + 16, %s]", 16),  # begins with a vector
         ("%w[%j, %r]", "%w[%j + 19, %s]", ROWS),  # shares a row
         ("%w[%j, %r]", "%w[%j + 20, %s]", 8),  # shorter than a vector
         ("%w[%j, %r]", "%w[%j * 2, %s]", ROWS),  # every second row
@@ -92,20 +91,21 @@ def test_a_constant_that_is_returned_stays_whole() -> None:
 
 
 class Gated(nn.Module):
-    """Halves of 103 columns with a bias, one of which gates the other."""
+    """Halves of a linear layer with a bias, one of which gates the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: int) -> None:
         super().__init__()
-        self.both = nn.Linear(8, 206)
+        self.both = nn.Linear(8, columns)
 
     def forward(self, x: Tensor) -> Tensor:
         value, gate = self.both(x).chunk(2, -1)
         return value * torch.sigmoid(gate)
 
 
-def test_numbers() -> None:
+@pytest.mark.parametrize("columns", [206, 832])  # halves that end inside a vector, and inside a tile
+def test_numbers(columns: int) -> None:
     """On any CPU; which constants are split depends on the vectors of the target."""
-    model, x = Gated().eval(), torch.randn(5, 8)
+    model, x = Gated(columns).eval(), torch.randn(5, 8)
     torch.testing.assert_close(compiler.compile(model, (x,))(x), model(x))
     for_avx512 = compiler.compile(model, (x,), options={"target": "x86-64-v4"})
     assert for_avx512.print_ir("scheduled").count("const %x") == 4
