@@ -113,12 +113,13 @@ class KernelLowering:
         ranges, index = self.nest.new_loops("i", full_extents, domain.extents)
         index = tuple(i + low for i, low in zip(index, domain.start, strict=True))
         self.extents = {str(d): size for d, size in zip(index, extents, strict=True) if not isinstance(d, int)}
+        bounds = {r.var: (r.lo, r.hi - 1) for r in ranges}
         if self.store_chain == [self.root]:
             if nontrivial_scans(self.graph):
                 index = orient_for_scans(self.graph, self.root, index)
             elif not isinstance(self.root.structure, Reduction):  # its operands would be read backwards in each step
-                index = self.stored_forward(target, index, ranges)
-        chain, bounds = self.store_chain, {r.var: (r.lo, r.hi - 1) for r in ranges}
+                index = self.stored_forward(target, index, bounds)
+        chain = self.store_chain
         positions = [map_through_views(chain, with_unrolled_dims(p, index), bounds)[0] for p in domain.points]
         index = positions[0]
         self.demand = solve_demand(self.graph, self.root, index, self.machine, bounds=bounds)
@@ -151,13 +152,13 @@ class KernelLowering:
         chain = [target]
         while chain[-1] is not self.root:
             chain.append(chain[-1].operands[0])
-        return map_through_views(chain, index, bounds or self.nest.bounds)[0]
+        return map_through_views(chain, index, self.nest.bounds if bounds is None else bounds)[0]
 
-    def stored_forward(self, target: Node, index: Position, ranges: Sequence[Range]) -> Position:
+    def stored_forward(self, target: Node, index: Position, bounds: Mapping[str, tuple[Dim, Dim]]) -> Position:
         """Return `index` with the loops reversed that the views behind the root store backwards: vectors are stored forwards."""
-        stored = self.output_position(target, index, {r.var: (r.lo, r.hi - 1) for r in ranges})
-        backward = {r.var: r for r in ranges if any((coefficient(d, r.var) or 0) < 0 for d in stored)}
-        reversed_loops = {v: r.lo + r.hi - 1 - var(v) for v, r in backward.items()}
+        stored = self.output_position(target, index, bounds)
+        backward = {v for v in bounds if any((coefficient(d, v) or 0) < 0 for d in stored)}
+        reversed_loops = {v: low + high - var(v) for v, (low, high) in bounds.items() if v in backward}
         return tuple(d if isinstance(d, int) else substitute(d, reversed_loops) for d in index)
 
     def store_output(self, k: int, node: Node, index: Position, position: Position) -> None:

@@ -76,7 +76,7 @@ class LayoutSearch:
         self.options, self.program, self.context = options, program, context
         self.machine: Machine = context.machine
         self.launches = [(s, times) for s, times in execution_counts(program.steps) if isinstance(s, Launch)]
-        self.preferred_dims_cache: dict[tuple[object, ...], list[tuple[str, int]]] = {}
+        self.preferred_dims_cache: dict[tuple[str, frozenset[str]], list[tuple[str, int]]] = {}
         self.saved_ops_cache: dict[tuple[str, tuple[TensorType, ...]], int] = {}
         self.kernel_accesses = {name: Accesses(program.kernels[name]) for name in {s.kernel for s, _ in self.launches}}
 
@@ -98,10 +98,10 @@ class LayoutSearch:
             params = self.program.kernels[launch.kernel].params
             buffers = {p.name: b for p, b in zip(params, launch.arguments, strict=True) if p.role != "const"}
             movable = {name: b for name, b in buffers.items() if b not in fixed}
-            for name, dim in self.preferred_dims(launch.kernel, frozenset(buffers), frozenset(movable)):
-                if name in movable:
-                    dims = preferred_by_buffer.setdefault(movable[name], [])
-                    dims += [dim] if dim not in dims else []
+            for free in (frozenset(buffers), frozenset(movable)):
+                for name, dim in self.preferred_dims(launch.kernel, free):
+                    if name in movable and dim not in (dims := preferred_by_buffer.setdefault(movable[name], [])):
+                        dims.append(dim)
         preferred_by_rank: dict[int, set[int]] = {}
         for buffer, dims in preferred_by_buffer.items():
             preferred_by_rank.setdefault(self.program.buffers[buffer].rank, set()).update(dims)
@@ -130,24 +130,17 @@ class LayoutSearch:
         """Return the buffers used by steps that are not launches: PyTorch calls, copies and views."""
         return {b for s in walk_steps(self.program.steps) for b in non_launch_buffers(s)}
 
-    def preferred_dims(self, kernel: str, *free: frozenset[str]) -> list[tuple[str, int]]:
-        """Return results of a kernel with the dimensions that lanes would prefer contiguous, if each set `free` may have any layout."""
-        if (kernel, *free) not in self.preferred_dims_cache:
-            dims = dict.fromkeys(d for names in dict.fromkeys(free) for d in self.new_preferred_dims(kernel, names))
-            self.preferred_dims_cache[kernel, *free] = list(dims)
-        return self.preferred_dims_cache[kernel, *free]
-
-    def new_preferred_dims(self, kernel: str, free: frozenset[str]) -> Iterator[tuple[str, int]]:
-        """Yield `preferred_dims` for one set of parameters."""
-        table = self.kernel_accesses[kernel]
-        packed = [p.name for p in table.kernel.params if p.name in free]
-        scores = score_loops(table, lane_count(table.kernel, self.machine), self.machine, packed)
-        chosen = best_disjoint_loops(table.kernel.body, scores)[1]
-        for a in table.all:
-            if a.is_store and a.buffer in free and table.roles[a.buffer] in ("out", "scratch"):
-                dims = [d for d, i in enumerate(a.index) if str(i) in chosen]
-                if len(dims) == 1:
-                    yield a.buffer, dims[0]
+    def preferred_dims(self, kernel: str, free: frozenset[str]) -> list[tuple[str, int]]:
+        """Return results of a kernel with the dimension that lanes would prefer contiguous, if parameters `free` may have any layout."""
+        if (kernel, free) not in self.preferred_dims_cache:
+            table = self.kernel_accesses[kernel]
+            scores = score_loops(table, lane_count(table.kernel, self.machine), self.machine, sorted(free))
+            chosen = best_disjoint_loops(table.kernel.body, scores)[1]
+            stores = (a for a in table.all if a.is_store and a.buffer in free)
+            results = (a for a in stores if table.roles[a.buffer] in ("out", "scratch"))
+            dims = ((a.buffer, [d for d, i in enumerate(a.index) if str(i) in chosen]) for a in results)
+            self.preferred_dims_cache[kernel, free] = [(name, ds[0]) for name, ds in dims if len(ds) == 1]
+        return self.preferred_dims_cache[kernel, free]
 
     def coordinate_descent(self, choice: InnermostDims, candidates: Mapping[str, list[int]]) -> InnermostDims:
         """Improve `choice` by changing one buffer at a time while that saves more operations."""
